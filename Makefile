@@ -1,0 +1,51 @@
+# Everything runs inside .venv, which the first target that needs it creates.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Real data is found by these variables; a checkout beside a shared/ folder needs none of them.
+ifneq ($(wildcard ../shared/scenes),)
+export KDIFFHASH_SCENES ?= $(abspath ../shared/scenes)
+endif
+ifneq ($(wildcard ../shared/photos),)
+export KDIFFHASH_PHOTOS ?= $(abspath ../shared/photos)
+endif
+
+.PHONY: demo test lint format docs bench clean
+
+demo: $(VENV)/.run
+	$(BIN)/python examples/digits.py
+
+test: lint
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.dev
+	for name in encode fit memory accuracy; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/tables.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/.run
+
+clean:
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

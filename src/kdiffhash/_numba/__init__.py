@@ -1,0 +1,1 @@
+"""Hot loops on plain arrays. Nothing here checks its input; the callers do."""

@@ -1,0 +1,125 @@
+"""From rows to features, projections and codes, tile by tile.
+
+A tile of rows is converted to float32 and preprocessed, mapped to features, multiplied with the
+directions, compared with the thresholds and packed, while it stays in the cache. A row's code does
+not depend on the rows around it, nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._numba.product import empty_result, multiply, pack_panels
+from ._numba.tiles import pack_above
+from .codes import Codes, n_bytes
+from .kernels import FeatureMap, Rows
+from .parallel import run_tiles
+from .preprocess import Preprocess, prepare_rows
+
+
+def compute_features(
+    X: NDArray[Any], preprocess: Preprocess, features: FeatureMap, n_jobs: int | None = None
+) -> Rows:
+    """Features of all rows, shape (n, features.width)."""
+    out = np.empty((len(X), features.width), np.float32)
+
+    def store(start: int, stop: int, values: Rows) -> None:
+        out[start:stop] = values[: stop - start, : features.width]
+
+    _for_feature_tiles(X, preprocess, features, n_jobs, lambda: store)
+    return out
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A learned hash in the form that is quick to apply.
+
+    Parameters
+    ----------
+    preprocess : None, "unit" or "hellinger"
+    features : FeatureMap
+    directions : float32 array of shape (n_bits, features.width)
+    thresholds : float32 array of shape (n_bits,)
+        Bit i of a row is 1 where ``directions[i] @ features(row) > thresholds[i]``.
+    """
+
+    preprocess: Preprocess
+    features: FeatureMap
+    directions: NDArray[np.float32]
+    thresholds: NDArray[np.float32]
+
+    def raw_projections(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """``features(X) @ directions.T``, the values that thresholds are compared with."""
+        out = np.empty((len(X), len(self.directions)), np.float32)
+
+        def store(start: int, stop: int, values: Rows) -> None:
+            out[start:stop] = values[: stop - start]
+
+        self._for_projection_tiles(X, n_jobs, store)
+        return out
+
+    def raw_columns(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """`raw_projections`, transposed: one bit a row, shape (n_bits, n)."""
+        out = np.empty((len(self.directions), len(X)), np.float32)
+
+        def store(start: int, stop: int, values: Rows) -> None:
+            out[:, start:stop] = values[: stop - start].T
+
+        self._for_projection_tiles(X, n_jobs, store)
+        return out
+
+    def encode(self, X: NDArray[Any], n_jobs: int | None = None, out: Codes | None = None) -> Codes:
+        """Packed codes of all rows, shape (n, ceil(n_bits / 8)), in `out` if given."""
+        if out is None:
+            out = np.empty((len(X), n_bytes(len(self.thresholds))), np.uint8)
+
+        def store(start: int, stop: int, values: Rows) -> None:
+            pack_above(values, self.thresholds, out[start:stop])
+
+        self._for_projection_tiles(X, n_jobs, store)
+        return out
+
+    def _for_projection_tiles(
+        self, X: NDArray[Any], n_jobs: int | None, store: Callable[[int, int, Rows], None]
+    ) -> None:
+        """Hand the projections of each tile to `store`, in an array of at least that many rows."""
+        panels = pack_panels(self.directions)
+
+        def make_consumer() -> Callable[[int, int, Rows], None]:
+            projections = empty_result(self.features.tile, panels)
+
+            def consume(start: int, stop: int, values: Rows) -> None:
+                multiply(values, panels, stop - start, projections)
+                store(start, stop, projections[:, : len(self.directions)])
+
+            return consume
+
+        _for_feature_tiles(X, self.preprocess, self.features, n_jobs, make_consumer)
+
+
+def _for_feature_tiles(
+    X: NDArray[Any],
+    preprocess: Preprocess,
+    features: FeatureMap,
+    n_jobs: int | None,
+    make_consumer: Callable[[], Callable[[int, int, Rows], None]],
+) -> None:
+    """Hand the features of each tile to a consumer, one consumer a thread."""
+    shift, start_thread = features.shift, features.make_worker()
+
+    def make_worker() -> Callable[[int, int], None]:
+        rows = np.zeros((features.tile, X.shape[1]), np.float32)
+        to_features, consume = start_thread(), make_consumer()
+
+        def work(start: int, stop: int) -> None:
+            prepare_rows(X[start:stop], rows[: stop - start], preprocess, shift, start)
+            consume(start, stop, to_features(rows, stop - start))
+
+        return work
+
+    run_tiles(make_worker, len(X), features.tile, n_jobs)

@@ -1,0 +1,150 @@
+"""Hashes that learn nothing from pairs, to compare with."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import validate_data
+
+from ..directions import smallest_eigenvectors
+from ..encode import compute_features
+from ..kernels import IdentityMap, Rows
+from ..pairs import Pairs, Similar
+from ..parallel import one_blas_thread
+from ..preprocess import Preprocess
+from .base import BaseHasher
+
+
+class UnsupervisedHasher(BaseHasher):
+    """Base class of the hashers that take rows and no pairs; thresholds are at the mean."""
+
+    offset_: NDArray[np.float32]
+
+    _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "offset_")
+
+    n_positives = 100_000  # pairs that `score` draws
+    n_negatives = 200_000
+
+    def fit(self, X: ArrayLike, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
+        """Learn from rows; `y` and `groups` are ignored."""
+        rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
+        return self._fit_rows(rows)
+
+    def _fit_checked(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> Self:  # noqa: ARG002
+        return self._fit_rows(X)
+
+    def _fit_rows(self, X: NDArray[Any]) -> Self:
+        self._check_params()
+        nothing = IdentityMap(np.zeros(X.shape[1], np.float32))
+        rows = compute_features(X, self.preprocess, nothing, self.n_jobs)
+        self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+        rows -= self.offset_
+        with one_blas_thread():
+            self.directions_ = np.ascontiguousarray(self._learn(rows), np.float32)
+        self.thresholds_ = np.zeros(len(self.directions_), np.float32)
+        return self
+
+    def _feature_map(self) -> IdentityMap:
+        return IdentityMap(self.offset_)
+
+    @abstractmethod
+    def _learn(self, rows: Rows) -> NDArray[Any]:
+        """Directions, shape (n_bits, d), from centred rows."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
+
+
+class RandomHyperplaneHash(UnsupervisedHasher):
+    """Random hyperplanes through the mean (locality-sensitive hashing for angles).
+
+    Parameters
+    ----------
+    n_bits : int, optional
+        Any number; 128 by default.
+    preprocess, random_state, n_jobs
+        As in `DiffHash`.
+
+    References
+    ----------
+    M. Charikar: Similarity estimation techniques from rounding algorithms. STOC 2002.
+    """
+
+    def __init__(
+        self,
+        n_bits: int | None = None,
+        *,
+        preprocess: Preprocess = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bits = n_bits
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, rows: Rows) -> NDArray[Any]:
+        n_bits = 128 if self.n_bits is None else int(self.n_bits)
+        return self._rng("hyperplanes").standard_normal((n_bits, rows.shape[1]))
+
+
+class ITQHash(UnsupervisedHasher):
+    """Iterative quantisation: principal components, rotated to lie close to the corners of a cube.
+
+    Its bits belong together: prefixes of its codes are not good codes.
+
+    Parameters
+    ----------
+    n_bits : int, optional
+        At most the number of features. By default 128, or as many as there are features.
+    n_iter : int
+        Steps of the alternation between codes and rotation.
+    preprocess, random_state, n_jobs
+        As in `DiffHash`.
+
+    References
+    ----------
+    Y. Gong, S. Lazebnik: Iterative quantization: a procrustean approach to learning binary codes.
+    CVPR 2011.
+    """
+
+    def __init__(
+        self,
+        n_bits: int | None = None,
+        *,
+        n_iter: int = 50,
+        preprocess: Preprocess = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_iter = n_iter
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, rows: Rows) -> NDArray[Any]:
+        width = rows.shape[1]
+        n_bits = min(128, width) if self.n_bits is None else int(self.n_bits)
+        if n_bits > width:
+            raise ValueError(
+                f"ITQHash gives at most one bit per feature: n_bits={n_bits}, but X has "
+                f"{width} feature(s)"
+            )
+        covariance = (rows.T @ rows).astype(np.float64) / len(rows)
+        components = smallest_eigenvectors(-covariance, n_bits)
+        reduced = rows @ components.T.astype(np.float32)
+        rotation, _ = np.linalg.qr(self._rng("rotation").standard_normal((n_bits, n_bits)))
+        for _ in range(self.n_iter):
+            corners = np.where(
+                reduced @ rotation.astype(np.float32) > 0, np.float32(1), np.float32(-1)
+            )
+            u, _, v = np.linalg.svd((reduced.T @ corners).astype(np.float64))
+            rotation = u @ v
+        directions: NDArray[np.float64] = rotation.T @ components
+        return directions

@@ -1,0 +1,283 @@
+"""Kernels, and the features k(x, b_1), ..., k(x, b_l) of a row x on basis rows b.
+
+A feature map works on tiles: buffers of `tile` rows, of which the first `n_rows` count. It must
+treat each row alike wherever it stands in a tile, so that codes do not depend on batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._numba.product import empty_result, multiply, pack_panels
+from ._numba.tiles import exp2_of_expanded_square, squared_norms
+from .parallel import one_blas_thread
+
+Kernel = str | Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[Any]]
+Rows = NDArray[np.float32]
+TileFunction = Callable[[Rows, int], Rows]
+
+_LOG2_E = np.float32(1.4426950408889634)
+_EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of covariances tame
+
+
+class FeatureMap(Protocol):
+    """Turns tiles of preprocessed rows, minus `shift`, into tiles of features."""
+
+    tile: ClassVar[int]  # rows of a tile, a multiple of `product.ROWS`
+    grid: ClassVar[float | None]  # what moments round features to, see `PairMoments.of`
+
+    @property
+    def shift(self) -> Rows | None:
+        """What is taken from every row beforehand, shape (d,)."""
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+
+    def make_worker(self) -> Callable[[], TileFunction]:
+        """Prepare what all threads share; the result makes a function with buffers for one."""
+
+
+@dataclass(frozen=True)
+class IdentityMap:
+    """The linear case: the rows themselves."""
+
+    tile: ClassVar[int] = 960
+    grid: ClassVar[float | None] = None
+    shift: Rows
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.shift)
+
+    def make_worker(self) -> Callable[[], TileFunction]:
+        """Hand the tile on as it is."""
+        return lambda: lambda rows, _: rows
+
+
+@dataclass(frozen=True)
+class GaussianMap:
+    """``exp(-gamma ||A(x - b)||^2)`` for every basis row b; A is the identity or `metric`.
+
+    One product gives all x'b of a tile. The square is expanded around the mean of the basis, so
+    that a large common offset of the data does not drown the differences.
+    """
+
+    tile: ClassVar[int] = 240
+    grid: ClassVar[float | None] = 2.0**-16
+    basis: Rows
+    gamma: float
+    metric: Rows | None = None
+
+    @property
+    def shift(self) -> Rows:
+        """Mean of the basis rows."""
+        mean: Rows = self.basis.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean
+
+    @property
+    def width(self) -> int:
+        """Number of basis rows."""
+        return len(self.basis)
+
+    def make_worker(self) -> Callable[[], TileFunction]:
+        """Two or three passes: (metric,) product, exponential."""
+        basis = self.basis - self.shift
+        metric = None if self.metric is None else pack_panels(self.metric.T)
+        if self.metric is not None:
+            basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
+        scale = np.float32(self.gamma) * _LOG2_E
+        panels = pack_panels(2 * scale * basis)
+        column_terms = np.empty(len(basis), np.float32)
+        squared_norms(basis, len(basis), column_terms)
+        column_terms *= scale
+
+        def start_thread() -> TileFunction:
+            row_terms = np.empty(self.tile, np.float32)
+            features = empty_result(self.tile, panels)
+            mapped = None if metric is None else empty_result(self.tile, metric)
+
+            def work(rows: Rows, n_rows: int) -> Rows:
+                if metric is not None and mapped is not None:
+                    multiply(rows, metric, n_rows, mapped)
+                    rows = mapped
+                squared_norms(rows, n_rows, row_terms)
+                row_terms[:n_rows] *= scale
+                multiply(rows, panels, n_rows, features)
+                exp2_of_expanded_square(features, row_terms, column_terms, n_rows)
+                return features
+
+            return work
+
+        return start_thread
+
+
+@dataclass(frozen=True)
+class PairwiseMap:
+    """Any kernel that scikit-learn names, or a function of two matrices of rows.
+
+    Kernels of inner products are made here, since scikit-learn leaves these to BLAS, which treats
+    rows differently by their place. For the same reason functions always get a whole tile, filled
+    up with zeros.
+    """
+
+    tile: ClassVar[int] = 240
+    grid: ClassVar[float | None] = None
+    shift: ClassVar[Rows | None] = None
+    kernel: Kernel
+    basis: Rows
+    params: Mapping[str, Any]
+
+    @property
+    def width(self) -> int:
+        """Number of basis rows."""
+        return len(self.basis)
+
+    def make_worker(self) -> Callable[[], TileFunction]:
+        """Call the kernel on the tile and the basis."""
+        of_product = _of_inner_product(self.kernel, self.params)
+        if of_product is not None:
+            basis = _unit_rows(self.basis) if self.kernel == "cosine" else self.basis
+            panels = pack_panels(basis)
+
+        def start_thread() -> TileFunction:
+            if of_product is None:
+                return self._call
+            products = empty_result(self.tile, panels)
+
+            def work(rows: Rows, n_rows: int) -> Rows:
+                if self.kernel == "cosine":
+                    rows = _unit_rows(rows)
+                multiply(rows, panels, n_rows, products)
+                features = of_product(products[:n_rows, : self.width])
+                return self._checked(np.ascontiguousarray(features, np.float32), n_rows)
+
+            return work
+
+        return start_thread
+
+    def _call(self, rows: Rows, n_rows: int) -> Rows:
+        rows[n_rows:] = 0
+        values = kernel_matrix(self.kernel, rows, self.basis, self.params)
+        return self._checked(np.ascontiguousarray(values, np.float32), len(rows))
+
+    def _checked(self, values: Rows, n_rows: int) -> Rows:
+        if values.shape != (n_rows, self.width):
+            raise ValueError(
+                f"the kernel gave shape {values.shape} for {n_rows} rows and {self.width} basis "
+                f"rows; it must give ({n_rows}, {self.width})"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError("the kernel gave NaN or infinity; check its parameters")
+        if n_rows < self.tile:
+            room = np.zeros((self.tile, self.width), np.float32)
+            room[:n_rows] = values
+            values = room
+        return values
+
+
+def _of_inner_product(
+    kernel: Kernel, params: Mapping[str, Any]
+) -> Callable[[NDArray[Any]], NDArray[Any]] | None:
+    """The kernel as a function of x'b, with scikit-learn's defaults, if it is one."""
+    gamma, shift = params.get("gamma", 1.0), params.get("coef0", 1)
+    if kernel in ("linear", "cosine"):
+        return lambda product: product
+    if kernel in ("poly", "polynomial"):
+        return lambda product: (gamma * product + shift) ** params.get("degree", 3)
+    if kernel == "sigmoid":
+        return lambda product: np.tanh(gamma * product + shift)
+    return None
+
+
+def _unit_rows(rows: Rows) -> Rows:
+    squares = np.empty(len(rows), np.float32)
+    squared_norms(rows, len(rows), squares)
+    lengths = np.sqrt(squares)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], np.float32)
+
+
+def kernel_matrix(kernel: Kernel, a: Rows, b: Rows, params: Mapping[str, Any]) -> NDArray[Any]:
+    """Kernel of each row of `a` with each of `b`."""
+    if callable(kernel):
+        return kernel(a, b, **params)
+    from sklearn.metrics.pairwise import pairwise_kernels
+
+    matrix: NDArray[Any] = pairwise_kernels(a, b, metric=kernel, **params)
+    return matrix
+
+
+def check_kernel(kernel: object) -> None:
+    """Refuse an unknown kernel name."""
+    if callable(kernel) or kernel == "mahalanobis":
+        return
+    from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
+
+    if kernel not in PAIRWISE_KERNEL_FUNCTIONS:
+        names = ", ".join(["mahalanobis", *sorted(PAIRWISE_KERNEL_FUNCTIONS)])
+        raise ValueError(f"kernel must be a function or one of {names}; got {kernel!r}")
+
+
+def takes_gamma(kernel: Kernel) -> bool:
+    """Whether the kernel has a bandwidth called gamma."""
+    return kernel in ("rbf", "mahalanobis", "laplacian", "chi2", "poly", "polynomial", "sigmoid")
+
+
+def median_gamma(kernel: Kernel, rows: Rows, basis: Rows) -> float:
+    """One over the median of the distance inside the kernel; 1/d where there is no distance.
+
+    The paper's Gaussian has no bandwidth, and without one it is nearly 0 or nearly constant on real
+    descriptors. Rows and basis are in the kernel's own metric.
+    """
+    from sklearn.metrics.pairwise import (
+        additive_chi2_kernel,
+        euclidean_distances,
+        manhattan_distances,
+    )
+
+    if kernel in ("rbf", "mahalanobis"):
+        distances = euclidean_distances(rows, basis, squared=True)
+    elif kernel == "laplacian":
+        distances = manhattan_distances(rows, basis)
+    elif kernel == "chi2":
+        distances = -additive_chi2_kernel(rows, basis)
+    else:
+        return 1.0 / int(rows.shape[1])
+    middle = float(np.median(distances))
+    if middle <= 0:  # more than half of the rows are copies of basis rows
+        middle = float(distances.mean())
+    return 1.0 / middle if middle > 0 else 1.0
+
+
+def inverse_fourth_root(covariance: NDArray[np.float64]) -> Rows:
+    """``covariance ** (-1/4)``, the whitening map inside the paper's Mahalanobis kernel."""
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(covariance)
+    top = values.max(initial=0.0)
+    if top <= 0:
+        return np.eye(len(covariance), dtype=np.float32)
+    values = np.maximum(values, _EIGENVALUE_FLOOR * top)
+    root: Rows = ((vectors * values**-0.25) @ vectors.T).astype(np.float32)
+    return root
+
+
+def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
+    """Centres of k-means over preprocessed rows, at most as many as there are rows."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    means = MiniBatchKMeans(
+        min(n_basis, len(rows)),
+        batch_size=4096,
+        n_init=1,
+        max_iter=20,
+        random_state=int(rng.integers(2**31)),
+    )
+    with one_blas_thread():
+        centres: Rows = means.fit(rows).cluster_centers_.astype(np.float32)
+    return centres

@@ -1,0 +1,164 @@
+"""Model files: arrays as safetensors, everything else as JSON in its header.
+
+Reading a model runs nothing from the file. The header names the format version, the class (one of
+those below), its parameters and the scalars it learned; a checksum over header and arrays tells an
+edited or damaged file from a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import hashers
+from .files import replacing
+from .hashers import BaseHasher
+
+FORMAT = 1
+_CLASSES = {
+    name: value
+    for name, value in vars(hashers).items()
+    if isinstance(value, type) and issubclass(value, BaseHasher) and value is not BaseHasher
+}
+_PARAM = "param."  # prefix of arrays that were given as parameters
+
+
+class ModelFileError(ValueError):
+    """The file is not a model that this version can read."""
+
+
+def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
+    """Write a fitted hasher to `path`; an old file there is replaced only when all is written."""
+    from safetensors.numpy import save as to_bytes
+
+    arrays: dict[str, NDArray[Any]] = {}
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "class": type(hasher).__name__,
+        "params": {},
+        "scalars": {"n_features_in_": int(hasher.n_features_in_)},
+    }
+    if type(hasher).__name__ not in _CLASSES:
+        raise ValueError(f"{type(hasher).__name__} is not one of kdiffhash's own classes")
+    for name, value in hasher.get_params(deep=False).items():
+        if isinstance(value, np.ndarray):
+            arrays[_PARAM + name] = value
+        elif name == "random_state" and not isinstance(value, int | np.integer):
+            header["params"][name] = None  # the state of a generator is not part of the model
+        elif name != "n_jobs":  # a matter of the machine
+            header["params"][name] = _to_json(name, value)
+    for name in hasher._fitted:
+        value = getattr(hasher, name, None)
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        elif value is not None:
+            header["scalars"][name] = _to_json(name, value)
+    if hasattr(hasher, "feature_names_in_"):
+        header["scalars"]["feature_names_in_"] = [str(name) for name in hasher.feature_names_in_]
+
+    arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    text = json.dumps(header, sort_keys=True)
+    metadata = {"kdiffhash": text, "sha256": _checksum(text, arrays)}
+    content = to_bytes(arrays, metadata=metadata)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def load(path: str | os.PathLike[str]) -> BaseHasher:
+    """Read a model file of any hasher.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is truncated, edited, of a newer format or not a model.
+    """
+    header, arrays = read_model_file(path)
+    try:
+        hasher_class = _CLASSES[header["class"]]
+        params = {name: _from_json(value) for name, value in header["params"].items()}
+        given = {n.removeprefix(_PARAM): a for n, a in arrays.items() if n.startswith(_PARAM)}
+        hasher = hasher_class(**params, **given)
+        for name, value in header["scalars"].items():
+            setattr(hasher, name, np.array(value, object) if isinstance(value, list) else value)
+        for name in hasher_class._fitted:
+            if name in arrays:
+                setattr(hasher, name, arrays[name])
+        n_bits, width = hasher.directions_.shape
+        if hasher.thresholds_.shape != (n_bits,) or hasher._feature_map().width != width:
+            raise ValueError("shapes do not fit")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(
+            f"{os.fspath(path)} does not describe a model of this version: {error}"
+        ) from error
+    return hasher
+
+
+def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a model file, checked against its checksum."""
+    from safetensors import SafetensorError, safe_open
+
+    name = os.fspath(path)
+    if Path(path).is_dir():
+        raise ModelFileError(f"{name} is a folder, not a model file")
+    try:
+        with safe_open(name, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, TypeError) as error:
+        raise ModelFileError(
+            f"{name} is not a model file, or is damaged ({error}); train or copy it again"
+        ) from error
+    text = metadata.get("kdiffhash")
+    if text is None:
+        raise ModelFileError(f"{name} is a safetensors file, but not of kdiffhash")
+    try:
+        header = json.loads(text)
+        version = header["format"]
+    except (ValueError, KeyError, TypeError):
+        raise ModelFileError(f"{name} has a damaged header; train or copy it again") from None
+    if not isinstance(version, int) or version > FORMAT:
+        raise ModelFileError(
+            f"{name} has format {version}, this version reads up to {FORMAT}; upgrade kdiffhash"
+        )
+    if metadata.get("sha256") != _checksum(text, arrays):
+        raise ModelFileError(f"{name} was damaged or edited: its checksum does not fit")
+    return header, arrays
+
+
+def _checksum(text: str, arrays: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def _to_json(name: str, value: Any) -> Any:
+    """Plain JSON for a parameter; infinity, which JSON lacks, as text in an object."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {"dict": {str(key): _to_json(name, item) for key, item in value.items()}}
+    raise ValueError(
+        f"{name}={value!r} cannot be stored in a model file; a kernel that is a function has to be "
+        "set again by code, use one of the named kernels"
+    )
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "float" in value:
+            return float(value["float"])
+        return {key: _from_json(item) for key, item in value["dict"].items()}
+    return value

@@ -1,0 +1,252 @@
+"""Pair sets: which rows show the same thing, and which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Pairs = NDArray[np.int64]
+Similar = NDArray[np.bool_]
+
+
+def draw_pairs(
+    y: ArrayLike,
+    n_positives: int = 100_000,
+    n_negatives: int = 200_000,
+    *,
+    groups: ArrayLike | None = None,
+    uniform_over: Literal["pairs", "things"] = "pairs",
+    random_state: int | np.random.Generator | None = None,
+) -> tuple[Pairs, Similar]:
+    """Draw positive and negative pairs of rows from labels.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        Which thing each row shows. Rows with equal labels make positive pairs.
+    n_positives, n_negatives : int
+        How many pairs of each kind. Positives are all different; where there are no more than
+        `n_positives` of them, all are taken. Negatives may repeat.
+    groups : array of shape (n,), optional
+        For instance the photograph that each row comes from. If given, both members of a pair
+        come from different groups.
+    uniform_over : {"pairs", "things"}
+        ``"pairs"`` gives each positive pair the same chance, so that a thing seen k times weighs
+        k(k-1)/2; ``"things"`` gives each thing the same chance (pairs may then repeat).
+    random_state : int or numpy Generator, optional
+
+    Returns
+    -------
+    pairs : int64 array of shape (p, 2)
+        Row numbers; the positives come first.
+    similar : bool array of shape (p,)
+
+    Examples
+    --------
+    >>> from kdiffhash import draw_pairs
+    >>> pairs, similar = draw_pairs(["cat", "dog", "cat"], 5, 2, random_state=0)
+    >>> pairs[similar]
+    array([[0, 2]])
+    >>> similar
+    array([ True, False, False])
+    """
+    things = _as_ids(y, "y")
+    group = None if groups is None else _as_ids(groups, "groups")
+    if group is not None and len(group) != len(things):
+        raise ValueError(f"groups has {len(group)} entries, y has {len(things)}")
+    if group is not None and len(things) and group.max() == 0:
+        raise ValueError("all rows are in one group, so no pair spans two groups")
+    for name, count in (("n_positives", n_positives), ("n_negatives", n_negatives)):
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+    rng = np.random.default_rng(random_state)
+    if uniform_over == "pairs":
+        positives = _distinct_positives(things, group, n_positives, rng)
+    elif uniform_over == "things":
+        positives = _positives_by_thing(things, group, n_positives, rng)
+    else:
+        raise ValueError(f"uniform_over must be 'pairs' or 'things', got {uniform_over!r}")
+    negatives = _negatives(things, group, n_negatives, rng)
+    pairs = np.concatenate([positives, negatives])
+    return pairs, np.arange(len(pairs)) < len(positives)
+
+
+def check_pairs(pairs: ArrayLike, similar: ArrayLike, n_rows: int) -> tuple[Pairs, Similar]:
+    """Return explicit pairs as arrays, or say what is wrong with them."""
+    rows, flags = np.asarray(pairs), np.asarray(similar)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"pairs must have shape (p, 2), got {rows.shape}")
+    if rows.dtype.kind not in "iu":
+        raise ValueError(f"pairs must hold row numbers (integers), got {rows.dtype}")
+    if flags.shape != (len(rows),):
+        raise ValueError(f"similar must have shape ({len(rows)},), got {flags.shape}")
+    if flags.dtype != np.bool_:
+        if not np.all((flags == 0) | (flags == 1)):
+            raise ValueError("similar must be True (same thing) or False, one for each pair")
+        flags = flags.astype(bool)
+    if len(rows) == 0:
+        raise ValueError("pairs is empty; at least one pair of each kind is needed")
+    if rows.min() < 0 or rows.max() >= n_rows:
+        bad = int(np.flatnonzero((rows < 0).any(1) | (rows >= n_rows).any(1))[0])
+        raise ValueError(f"pair {bad} is {rows[bad].tolist()}, but X has rows 0 to {n_rows - 1}")
+    return rows.astype(np.int64, copy=False), flags
+
+
+def check_both_kinds(n_positives: int, n_negatives: int) -> None:
+    """Refuse to learn from one kind of pairs alone."""
+    if n_positives == 0:
+        raise ValueError("no pair is similar; learning needs pairs that should match")
+    if n_negatives == 0:
+        raise ValueError("every pair is similar; learning needs pairs that should not match")
+
+
+def _as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Labels of any kind as 0..k-1."""
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} contains NaN or infinity")
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def _distinct_positives(
+    things: NDArray[np.int64],
+    group: NDArray[np.int64] | None,
+    n_wanted: int,
+    rng: np.random.Generator,
+) -> Pairs:
+    """Positives without repetition, each equally likely; all of them where there are few."""
+    order, start, size = _by_thing(things)
+    ends = np.cumsum(size * (size - 1) // 2)  # pairs are numbered thing after thing
+    n_possible = int(ends[-1]) if len(ends) else 0
+    n_drawn = min(n_wanted, n_possible)
+    while n_drawn:
+        number = np.sort(rng.choice(n_possible, n_drawn, replace=False))
+        thing = np.searchsorted(ends, number, side="right")
+        within = number - (ends[thing] - size[thing] * (size[thing] - 1) // 2)
+        # Pair number w of a thing is (i, j) with j < i and w = i(i-1)/2 + j. The square root may
+        # be off by one for large w.
+        i = ((1 + np.sqrt(8.0 * within + 1)) / 2).astype(np.int64)
+        i -= i * (i - 1) // 2 > within
+        i += i * (i + 1) // 2 <= within
+        j = within - i * (i - 1) // 2
+        pairs = np.stack([order[start[thing] + j], order[start[thing] + i]], axis=1)
+        pairs = _across_groups(pairs, group)
+        if len(pairs) >= n_wanted:
+            return pairs[np.sort(rng.permutation(len(pairs))[:n_wanted])]
+        if n_drawn == n_possible and len(pairs):
+            return pairs
+        n_drawn = 0 if n_drawn == n_possible else min(n_possible, 4 * n_drawn)
+    raise _no_positives(group)
+
+
+def _positives_by_thing(
+    things: NDArray[np.int64],
+    group: NDArray[np.int64] | None,
+    n_wanted: int,
+    rng: np.random.Generator,
+) -> Pairs:
+    """Positives with each thing equally likely, then each of its pairs equally likely."""
+    order, start, size = _by_thing(things)
+    usable = np.flatnonzero(size > 1)
+    if group is not None and len(usable):
+        # A thing whose rows all lie in one group has no pair to give.
+        low = np.minimum.reduceat(group[order], start)
+        high = np.maximum.reduceat(group[order], start)
+        usable = usable[low[usable] < high[usable]]
+    if not len(usable):
+        raise _no_positives(group)
+    chosen = usable[rng.integers(len(usable), size=n_wanted)]
+
+    def draw(which: NDArray[np.int64]) -> Pairs:
+        thing = chosen[which]
+        i = rng.integers(size[thing])
+        j = rng.integers(size[thing] - 1)
+        j += j >= i
+        return order[start[thing][:, None] + np.stack([i, j], axis=1)]
+
+    return _redraw_within_groups(draw, group, n_wanted)
+
+
+def _negatives(
+    things: NDArray[np.int64],
+    group: NDArray[np.int64] | None,
+    n_wanted: int,
+    rng: np.random.Generator,
+) -> Pairs:
+    """Negatives, each equally likely, with repetition."""
+    order, start, size = _by_thing(things)
+    if len(size) < 2:
+        raise ValueError(
+            f"y has {'one class' if len(size) else 'no rows'}; "
+            "negative pairs need rows of at least two different things"
+        )
+    # Drawing the second row from outside the first one's thing costs nothing even where one thing
+    # holds nearly all rows; drawing both freely and rejecting would then take for ever.
+    others = len(things) - size
+    ends = np.cumsum(size * others)
+
+    def draw(which: NDArray[np.int64]) -> Pairs:
+        number = rng.integers(ends[-1], size=len(which))
+        thing = np.searchsorted(ends, number, side="right")
+        inside, outside = np.divmod(
+            number - (ends[thing] - size[thing] * others[thing]), others[thing]
+        )
+        outside += size[thing] * (outside >= start[thing])
+        return np.stack([order[start[thing] + inside], order[outside]], axis=1)
+
+    if group is not None and not _some_negative_spans_groups(things, group):
+        raise ValueError("no two rows of different things lie in different groups")
+    return _redraw_within_groups(draw, group, n_wanted)
+
+
+def _by_thing(
+    things: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows sorted by thing, where each thing starts among them, and how many rows it has."""
+    order = np.argsort(things, kind="stable")
+    size = np.bincount(things) if len(things) else np.empty(0, np.int64)
+    return order, np.cumsum(size) - size, size
+
+
+def _across_groups(pairs: Pairs, group: NDArray[np.int64] | None) -> Pairs:
+    return pairs if group is None else pairs[group[pairs[:, 0]] != group[pairs[:, 1]]]
+
+
+def _redraw_within_groups(
+    draw: Callable[[NDArray[np.int64]], Pairs], group: NDArray[np.int64] | None, n_wanted: int
+) -> Pairs:
+    """Draw every pair, and draw those again (rejection) that lie within one group."""
+    pairs = draw(np.arange(n_wanted))
+    if group is None:
+        return pairs
+    for _ in range(10_000):
+        again = np.flatnonzero(group[pairs[:, 0]] == group[pairs[:, 1]])
+        if not len(again):
+            return pairs
+        pairs[again] = draw(again)
+    raise ValueError(
+        "nearly all rows are in one group, so pairs across groups are too rare to draw"
+    )
+
+
+def _some_negative_spans_groups(things: NDArray[np.int64], group: NDArray[np.int64]) -> bool:
+    """Whether two rows differ in both: not so only if all rows share a row or column of the table.
+
+    Rows are cells (thing, group); a set of cells without such a pair lies in one line.
+    """
+    other = (things != things[0]) & (group != group[0])
+    if other.any():
+        return True
+    in_line = (things != things[0]).any() and (group != group[0]).any()
+    return bool(in_line)
+
+
+def _no_positives(group: NDArray[np.int64] | None) -> ValueError:
+    if group is None:
+        return ValueError("every row has a label of its own in y, so there are no positive pairs")
+    return ValueError("no two rows of the same thing lie in different groups; drop groups?")

@@ -1,0 +1,139 @@
+"""Threads whose number never changes a result.
+
+BLAS rounds differently for other thread counts and matrix heights. So rows are multiplied with
+`_numba.product`, sums over pairs are made by one BLAS thread on tiles of pairs and taken in an
+order that depends on the data alone, and threads work on different tiles.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tile = tuple[int, int]
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Threads to use: all that this process may use for None, counted from the top below zero."""
+    if n_jobs is None or n_jobs < 0:
+        from numba import config
+
+        everything: int = config.NUMBA_NUM_THREADS
+        return everything if n_jobs is None else max(1, everything + 1 + n_jobs)
+    if n_jobs == 0:
+        raise ValueError("n_jobs must not be 0; use None for all cores")
+    return n_jobs
+
+
+_blas_lock = threading.Lock()
+_blas_users = 0
+_blas_limit: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold BLAS and OpenMP at one thread; nested and concurrent uses share one limit."""
+    global _blas_users, _blas_limit
+    with _blas_lock:
+        if _blas_users == 0:
+            _blas_limit = _controller().limit(limits=1)
+        _blas_users += 1
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_users -= 1
+            if _blas_users == 0:
+                _blas_limit.restore_original_limits()
+
+
+@cache
+def _controller() -> Any:
+    """The loaded numeric libraries; finding them takes milliseconds, so it is done once."""
+    import scipy.linalg  # noqa: F401  (its BLAS is another one than NumPy's)
+    import sklearn.cluster  # noqa: F401  (loads OpenMP)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def run(tasks: Sequence[Callable[[], None]], n_jobs: int | None) -> None:
+    """Call every task, on `n_jobs` threads; the first error is raised."""
+    workers = min(n_threads(n_jobs), len(tasks))
+    with one_blas_thread():
+        if workers <= 1:
+            for task in tasks:
+                task()
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            futures = [pool.submit(task) for task in tasks]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def run_tiles(
+    make_worker: Callable[[], Callable[[int, int], None]],
+    n_rows: int,
+    tile: int,
+    n_jobs: int | None,
+) -> None:
+    """Call a worker for each tile of rows; every thread makes its own worker, with its buffers."""
+    n_tiles = -(-n_rows // tile)
+    workers = min(n_threads(n_jobs), n_tiles)
+    turn = iter(range(n_tiles))
+    lock = threading.Lock()
+
+    def work() -> None:
+        worker = make_worker()
+        while True:
+            with lock:
+                index = next(turn, None)
+            if index is None:
+                return
+            worker(index * tile, min((index + 1) * tile, n_rows))
+
+    run([work] * workers, workers)
+
+
+def sum_tiles(
+    make_term: Callable[[], Callable[[int, int], NDArray[np.float64]]],
+    n_rows: int,
+    tile: int,
+    shape: tuple[int, ...],
+    n_jobs: int | None,
+) -> NDArray[np.float64]:
+    """Sum of ``term(start, stop)`` over tiles of rows, the same for any number of threads.
+
+    Each lane makes a term function of its own, which may use its buffers again from tile to tile.
+    Tile number t is added to lane t modulo the number of lanes, which follows from the shape alone
+    and keeps all lanes together within 128 MB; the lanes are added up at the end, in order.
+    """
+    n_tiles = -(-n_rows // tile)
+    n_lanes = max(2, min(16, 2**27 // max(8 * int(np.prod(shape)), 1)))
+    lanes: list[NDArray[np.float64]] = []
+
+    def fill(lane: int, total: NDArray[np.float64]) -> None:
+        term = make_term()
+        for index in range(lane, n_tiles, n_lanes):
+            total += term(index * tile, min((index + 1) * tile, n_rows))
+
+    tasks = []
+    for lane in range(min(n_lanes, n_tiles)):
+        lanes.append(np.zeros(shape))
+        tasks.append(partial(fill, lane, lanes[lane]))
+    run(tasks, n_jobs)
+    total = np.zeros(shape)
+    for lane_total in lanes:
+        total += lane_total
+    return total
