@@ -18,6 +18,7 @@ from ._numba.product import empty_result, multiply, pack_panels
 from ._numba.tiles import pack_above
 from .codes import Codes, n_bytes
 from .kernels import FeatureMap, Rows
+from .moments import to_fixed_point
 from .parallel import run_tiles
 from .preprocess import Preprocess, prepare_rows
 
@@ -27,12 +28,33 @@ def compute_features(
 ) -> Rows:
     """Features of all rows, shape (n, features.width)."""
     out = np.empty((len(X), features.width), np.float32)
+    _store_features(X, preprocess, features, n_jobs, out, lambda values: values)
+    return out
 
+
+def compute_moment_features(
+    X: NDArray[Any], preprocess: Preprocess, features: FeatureMap, n_jobs: int | None = None
+) -> Rows | NDArray[np.int16]:
+    """Features as `PairMoments.of` likes them best: in fixed point where they lie in [0, 1]."""
+    if not features.in_unit_interval:
+        return compute_features(X, preprocess, features, n_jobs)
+    out = np.empty((len(X), features.width), np.int16)
+    _store_features(X, preprocess, features, n_jobs, out, to_fixed_point)
+    return out
+
+
+def _store_features(
+    X: NDArray[Any],
+    preprocess: Preprocess,
+    features: FeatureMap,
+    n_jobs: int | None,
+    out: NDArray[Any],
+    convert: Callable[[Rows], NDArray[Any]],
+) -> None:
     def store(start: int, stop: int, values: Rows) -> None:
-        out[start:stop] = values[: stop - start, : features.width]
+        out[start:stop] = convert(values[: stop - start, : features.width])
 
     _for_feature_tiles(X, preprocess, features, n_jobs, lambda: store)
-    return out
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ class FeatureMap(Protocol):
     """Turns tiles of preprocessed rows, minus `shift`, into tiles of features."""
 
     tile: ClassVar[int]  # rows of a tile, a multiple of `product.ROWS`
-    grid: ClassVar[float | None]  # what moments round features to, see `PairMoments.of`
 
     @property
     def shift(self) -> Rows | None:
@@ -38,6 +37,10 @@ class FeatureMap(Protocol):
     @property
     def width(self) -> int:
         """Number of features."""
+
+    @property
+    def in_unit_interval(self) -> bool:
+        """Whether all features lie in [0, 1], so that their moments can be exact."""
 
     def make_worker(self) -> Callable[[], TileFunction]:
         """Prepare what all threads share; the result makes a function with buffers for one."""
@@ -48,7 +51,7 @@ class IdentityMap:
     """The linear case: the rows themselves."""
 
     tile: ClassVar[int] = 960
-    grid: ClassVar[float | None] = None
+    in_unit_interval: ClassVar[bool] = False
     shift: Rows
 
     @property
@@ -70,7 +73,7 @@ class GaussianMap:
     """
 
     tile: ClassVar[int] = 240
-    grid: ClassVar[float | None] = 2.0**-16
+    in_unit_interval: ClassVar[bool] = True
     basis: Rows
     gamma: float
     metric: Rows | None = None
@@ -128,7 +131,6 @@ class PairwiseMap:
     """
 
     tile: ClassVar[int] = 240
-    grid: ClassVar[float | None] = None
     shift: ClassVar[Rows | None] = None
     kernel: Kernel
     basis: Rows
@@ -138,6 +140,11 @@ class PairwiseMap:
     def width(self) -> int:
         """Number of basis rows."""
         return len(self.basis)
+
+    @property
+    def in_unit_interval(self) -> bool:
+        """True of the kernels that are exponentials of a distance."""
+        return self.kernel in ("laplacian", "chi2")
 
     def make_worker(self) -> Callable[[], TileFunction]:
         """Call the kernel on the tile and the basis."""

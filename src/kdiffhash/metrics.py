@@ -76,7 +76,7 @@ class Interval:
     high: float
 
 
-def roc(distances: ArrayLike, similar: ArrayLike, weights: ArrayLike | None = None) -> Roc:
+def roc(distances: ArrayLike, similar: ArrayLike) -> Roc:
     """ROC of a distance on pairs.
 
     Parameters
@@ -84,8 +84,6 @@ def roc(distances: ArrayLike, similar: ArrayLike, weights: ArrayLike | None = No
     distances : array of shape (p,)
         Small for pairs that look alike.
     similar : bool array of shape (p,)
-    weights : array of shape (p,), optional
-        How often each pair counts.
 
     Examples
     --------
@@ -94,9 +92,8 @@ def roc(distances: ArrayLike, similar: ArrayLike, weights: ArrayLike | None = No
     >>> curve.fnr_at(0.25), curve.auc
     (0.25, 0.875)
     """
-    levels, position, flags = _levels(distances, similar)
-    count = np.ones(len(flags)) if weights is None else np.asarray(weights, np.float64)
-    return _roc_of_levels(levels, position, flags, count)
+    values, flags = _check(distances, similar)
+    return _Levels(values, flags).roc(None, None)
 
 
 def fnr_at_fpr(distances: ArrayLike, similar: ArrayLike, fpr: float) -> float:
@@ -116,8 +113,9 @@ def bootstrap(
 ) -> Interval:
     """A rate with an interval from resampling things.
 
-    Pairs that share a thing are not independent, so things are drawn again, not pairs: a pair
-    counts as often as both of its things were drawn together.
+    Pairs that share a thing are not independent, so things are drawn again, not pairs: a similar
+    pair counts as often as its thing was drawn, a dissimilar one as often as both of its things
+    were drawn together.
 
     Parameters
     ----------
@@ -131,8 +129,17 @@ def bootstrap(
     Returns
     -------
     interval : Interval
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import bootstrap
+    >>> things = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [1, 2], [0, 2]])
+    >>> similar = things[:, 0] == things[:, 1]
+    >>> bootstrap(lambda r: r.auc, [1, 1, 2, 5, 6, 7], similar, things, random_state=0)
+    Interval(value=1.0, low=1.0, high=1.0)
     """
-    return _bootstrap([rate], [distances], similar, things, n_resamples, confidence, random_state)
+    return _bootstrap(rate, [distances], similar, things, n_resamples, confidence, random_state)
 
 
 def bootstrap_difference(
@@ -152,11 +159,11 @@ def bootstrap_difference(
     zero says that the first method has the lower rate. Parameters as in `bootstrap`.
     """
     both = [distances, other_distances]
-    return _bootstrap([rate, rate], both, similar, things, n_resamples, confidence, random_state)
+    return _bootstrap(rate, both, similar, things, n_resamples, confidence, random_state)
 
 
 def _bootstrap(
-    rates: list[Callable[[Roc], float]],
+    rate: Callable[[Roc], float],
     distances: list[ArrayLike],
     similar: ArrayLike,
     things: ArrayLike,
@@ -164,42 +171,59 @@ def _bootstrap(
     confidence: float,
     random_state: int | np.random.Generator | None,
 ) -> Interval:
-    """Interval of one rate, or of the first minus the second."""
+    """Interval of the rate, or of the rate of the first distances minus that of the second."""
     if n_resamples < 2 or not 0 < confidence < 1:
         raise ValueError("n_resamples must be at least 2 and confidence must lie in (0, 1)")
-    ids = np.asarray(things)
-    levels = [_levels(d, similar) for d in distances]
-    if ids.shape != (len(levels[0][2]), 2):
-        raise ValueError(f"things must have shape ({len(levels[0][2])}, 2), got {ids.shape}")
-    names, ids = np.unique(ids, return_inverse=True)
-    first, second = ids.reshape(-1, 2).T
-    rng = np.random.default_rng(random_state)
+    checked = [_check(values, similar) for values in distances]
+    flags, pair_ids = checked[0][1], np.asarray(things)
+    if pair_ids.shape != (len(flags), 2):
+        raise ValueError(f"things must have shape ({len(flags)}, 2), got {pair_ids.shape}")
+    if np.any(pair_ids[flags, 0] != pair_ids[flags, 1]):
+        raise ValueError("similar pairs must have the same thing twice")
+    names, members = np.unique(pair_ids, return_inverse=True)
+    first, second = members.reshape(-1, 2).T
+    levels = [_Levels(*one) for one in checked]
+    inside, left, right = first[flags], first[~flags], second[~flags]
 
-    def value(weights: Floats) -> float:
-        values = [
-            rate(_roc_of_levels(*level, weights)) for rate, level in zip(rates, levels, strict=True)
-        ]
+    def value(positive: Floats | None, negative: Floats | None) -> float:
+        values = [rate(level.roc(positive, negative)) for level in levels]
         return values[0] - values[1] if len(values) == 2 else values[0]
 
-    similar_pair = levels[0][2]
+    rng = np.random.default_rng(random_state)
     samples = []
     for _ in range(n_resamples):
-        drawn = np.bincount(rng.integers(len(names), size=len(names)), minlength=len(names))
-        # A similar pair lies within one thing and comes with each copy of it.
-        weights = np.where(similar_pair, drawn[first], drawn[first] * drawn[second])
-        if weights[similar_pair].any() and weights[~similar_pair].any():
-            samples.append(value(weights.astype(np.float64)))
+        drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names))).astype(np.float64)
+        positive, negative = drawn[inside], drawn[left] * drawn[right]
+        if positive.any() and negative.any():
+            samples.append(value(positive, negative))
     if not samples:
         raise ValueError("too few things to resample; an interval needs pairs of several things")
     tail = (1 - confidence) / 2
     low, high = np.quantile(samples, [tail, 1 - tail])
-    return Interval(value(np.ones(len(first))), float(low), float(high))
+    return Interval(value(None, None), float(low), float(high))
 
 
-def _levels(
-    distances: ArrayLike, similar: ArrayLike
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
-    """The distinct distances, the place of each pair among them, and the checked flags."""
+class _Levels:
+    """Pairs sorted into their distinct distances once, to make many weighted ROCs quickly."""
+
+    def __init__(self, distances: Floats, similar: NDArray[np.bool_]) -> None:
+        self._levels, position = np.unique(distances, return_inverse=True)
+        self._positive, self._negative = position[similar], position[~similar]
+
+    def roc(self, positive_weights: Floats | None, negative_weights: Floats | None) -> Roc:
+        """The ROC in which each pair counts by its weight."""
+        return Roc(
+            np.concatenate([[-np.inf], self._levels]),
+            fpr=self._rates(self._negative, negative_weights),
+            tpr=self._rates(self._positive, positive_weights),
+        )
+
+    def _rates(self, positions: NDArray[np.int64], weights: Floats | None) -> Floats:
+        total = np.cumsum(np.bincount(positions, weights, minlength=len(self._levels)))
+        return np.concatenate([[0.0], total / total[-1]])
+
+
+def _check(distances: ArrayLike, similar: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     values, flags = np.asarray(distances, dtype=np.float64), np.asarray(similar).astype(bool)
     if values.ndim != 1 or flags.shape != values.shape:
         raise ValueError(
@@ -210,18 +234,7 @@ def _levels(
         raise ValueError("distances contain NaN")
     if flags.all() or not flags.any():
         raise ValueError("rates need at least one similar and one dissimilar pair")
-    levels, position = np.unique(values, return_inverse=True)
-    return levels, position, flags
-
-
-def _roc_of_levels(
-    levels: Floats, position: NDArray[np.int64], similar: NDArray[np.bool_], weights: Floats
-) -> Roc:
-    def rates(of: NDArray[np.bool_]) -> Floats:
-        total = np.cumsum(np.bincount(position[of], weights[of], minlength=len(levels)))
-        return np.concatenate([[0.0], total / total[-1]])
-
-    return Roc(np.concatenate([[-np.inf], levels]), fpr=rates(~similar), tpr=rates(similar))
+    return values, flags
 
 
 def _between(x: Floats, y: Floats, after: int, at: float) -> float:

@@ -21,6 +21,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from .llvm import WORD, Memory, broadcast
+
 _HAS_512 = not config.CPU_NAME and llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 
 ROWS = 6  # rows of a register block: with two vectors each, 12 sums, enough to hide the latency
@@ -66,57 +68,33 @@ def _micro_kernel(
     )
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        word, single = ir.IntType(64), ir.FloatType()
+        single = ir.FloatType()
         vector = ir.VectorType(single, LANES)
-
-        def address(array: int, offset: Any) -> Any:
-            data = context.make_array(sig.args[array])(context, builder, args[array]).data
-            return builder.add(builder.ptrtoint(data, word), builder.mul(offset, word(4)))
-
-        def pointer(base: Any, offset: Any, of: Any) -> Any:
-            return builder.inttoptr(
-                builder.add(base, builder.mul(offset, word(4))), of.as_pointer()
-            )
-
-        def load(base: Any, offset: Any) -> Any:
-            value = builder.load(pointer(base, offset, vector))
-            value.align = 4
-            return value
-
         fma = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(vector, [vector] * 3),
-            f"llvm.fmuladd.v{LANES}f32",
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
-        zero = ir.Constant(ir.IntType(32), 0)
-        spread = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        undefined = ir.Constant(vector, ir.Undefined)
-
-        a_base, b_base, c_base = address(0, args[1]), address(3, args[4]), address(6, args[7])
-        a_rows = [pointer(a_base, builder.mul(word(r), args[2]), single) for r in range(ROWS)]
-        a_rows = [builder.ptrtoint(p, word) for p in a_rows]
-        c_rows = [builder.mul(word(r), args[8]) for r in range(ROWS)]
-        sums = {}
-        for r in range(ROWS):
-            for v in range(2):
-                sums[r, v] = cgutils.alloca_once(builder, vector)
-                builder.store(load(c_base, builder.add(c_rows[r], word(v * LANES))), sums[r, v])
-        with cgutils.for_range(builder, args[5], intp=word) as loop:
-            at = builder.mul(loop.index, word(PANEL))
-            panel = [load(b_base, builder.add(at, word(v * LANES))) for v in range(2)]
+        left = Memory(context, builder, sig, args, 0, args[1], 4)
+        panel = Memory(context, builder, sig, args, 3, args[4], 4)
+        result = Memory(context, builder, sig, args, 6, args[7], 4)
+        a_rows = [builder.mul(WORD(r), args[2]) for r in range(ROWS)]
+        c_rows = [builder.mul(WORD(r), args[8]) for r in range(ROWS)]
+        places = {
+            (r, v): builder.add(c_rows[r], WORD(v * LANES)) for r in range(ROWS) for v in range(2)
+        }
+        sums = {key: cgutils.alloca_once(builder, vector) for key in places}
+        for key, place in places.items():
+            builder.store(result.load(place, vector), sums[key])
+        with cgutils.for_range(builder, args[5], intp=WORD) as loop:
+            at = builder.mul(loop.index, WORD(PANEL))
+            columns = [panel.load(builder.add(at, WORD(v * LANES)), vector) for v in range(2)]
             for r in range(ROWS):
-                scalar = builder.load(pointer(a_rows[r], loop.index, single))
-                scalar.align = 4
-                everywhere = builder.shuffle_vector(
-                    builder.insert_element(undefined, scalar, zero), undefined, spread
-                )
+                scalar = left.load(builder.add(a_rows[r], loop.index), single)
+                row = broadcast(builder, scalar, LANES)
                 for v in range(2):
-                    total = builder.load(sums[r, v])
-                    builder.store(builder.call(fma, [everywhere, panel[v], total]), sums[r, v])
-        for r in range(ROWS):
-            for v in range(2):
-                to = pointer(c_base, builder.add(c_rows[r], word(v * LANES)), vector)
-                builder.store(builder.load(sums[r, v]), to).align = 4
+                    total = builder.call(fma, [row, columns[v], builder.load(sums[r, v])])
+                    builder.store(total, sums[r, v])
+        for key, place in places.items():
+            result.store(builder.load(sums[key]), place)
         return context.get_dummy_value()
 
     return signature, generate

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from ..encode import Encoder, compute_features
+from ..encode import Encoder, compute_moment_features
 from ..moments import PairMoments
 from ..pairs import Pairs, Similar, check_both_kinds, check_pairs
 from ..thresholds import ThresholdSearch
@@ -125,7 +125,7 @@ class ClosedFormHasher(BaseHasher):
     def _add_moments(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> None:
         stream, features = self._current_stream(), self._feature_map()
         for rows, members, flags in _portions(pairs, similar, features.width):
-            values = compute_features(X[rows], self.preprocess, features, self.n_jobs)
+            values = compute_moment_features(X[rows], self.preprocess, features, self.n_jobs)
             for flag in (True, False):
                 chosen = members[flags == flag]
                 if len(chosen):
@@ -133,7 +133,6 @@ class ClosedFormHasher(BaseHasher):
                         values,
                         chosen,
                         cross=self._needs_cross,
-                        grid=features.grid,
                         n_jobs=self.n_jobs,
                     )
                     if flag:

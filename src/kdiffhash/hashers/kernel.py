@@ -331,7 +331,7 @@ def _covariance(rows: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.flo
     mean = rows.mean(axis=0, dtype=np.float64)
 
     def term(start: int, stop: int) -> NDArray[np.float64]:
-        block = rows[start:stop] - mean
+        block: NDArray[np.float64] = rows[start:stop] - mean
         return block.T @ block
 
     total = sum_tiles(lambda: term, len(rows), 1024, (rows.shape[1],) * 2, n_jobs)

@@ -1,0 +1,135 @@
+"""Error rates on real scenes: every method, every length, mean over seeds.
+
+Trained on one scene (100K positive pairs drawn uniformly over pairs, 200K negative), tested on two
+others: the positives of the longest test list and a million negatives of the same scene.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from common import arguments, report
+
+import kdiffhash
+from kdiffhash import draw_pairs, hamming, roc
+from kdiffhash.codes import truncate
+from kdiffhash.datasets import load_scene
+from kdiffhash.preprocess import preprocess_rows
+
+TRAIN, TESTS = "herz-jesus-p25", ("boruszyn", "castle-p30")
+BITS = (32, 64, 128, 256, 512)
+ROOT = {"preprocess": "hellinger"}
+RKHS = {"n_basis": 1000}
+PAPER = dict(kdiffhash.PAPER_SETTING)
+
+Hash = kdiffhash.BaseHasher
+METHODS: dict[str, Callable[[int, int], Hash]] = {
+    "DIF, cross, SIFT": lambda m, s: kdiffhash.DiffHash(m, moment="cross", random_state=s),
+    "DIF, cross, RootSIFT": lambda m, s: kdiffhash.DiffHash(
+        m, moment="cross", random_state=s, **ROOT
+    ),
+    "DIF, difference, SIFT": lambda m, s: kdiffhash.DiffHash(m, random_state=s),
+    "DIF, difference, RootSIFT": lambda m, s: kdiffhash.DiffHash(m, random_state=s, **ROOT),
+    "LDA-hash, RootSIFT": lambda m, s: kdiffhash.LDAHash(m, random_state=s, **ROOT),
+    "kDIF, the paper's setting, SIFT": lambda m, s: kdiffhash.KernelDiffHash(
+        m, random_state=s, **PAPER
+    ),
+    "kDIF, cross, RootSIFT": lambda m, s: kdiffhash.KernelDiffHash(
+        m, moment="cross", random_state=s, **RKHS, **ROOT
+    ),
+    "kDIF, difference, SIFT": lambda m, s: kdiffhash.KernelDiffHash(m, random_state=s, **RKHS),
+    "kDIF, difference, RootSIFT": lambda m, s: kdiffhash.KernelDiffHash(
+        m, random_state=s, **RKHS, **ROOT
+    ),
+    "kernel LDA-hash, RootSIFT": lambda m, s: kdiffhash.KernelLDAHash(
+        m, random_state=s, **RKHS, **ROOT
+    ),
+    "boosted SSH, projection, RootSIFT": lambda m, s: kdiffhash.BoostedHash(
+        m, random_state=s, **ROOT
+    ),
+    "boosted SSH, axis, RootSIFT": lambda m, s: kdiffhash.BoostedHash(
+        m, weak="axis", random_state=s, **ROOT
+    ),
+    "random hyperplanes, RootSIFT": lambda m, s: kdiffhash.RandomHyperplaneHash(
+        m, random_state=s, **ROOT
+    ),
+    "ITQ, RootSIFT": lambda m, s: kdiffhash.ITQHash(m, random_state=s, **ROOT),
+}
+DIMENSION_BOUND = ("DIF", "LDA-hash", "ITQ")  # at most one bit per feature
+
+
+def main() -> None:
+    options = arguments(__doc__, seeds=5, methods="")
+    warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
+    train = load_scene(TRAIN)
+    tests = {name: test_set(name) for name in TESTS}
+    rows = [row for name, test in tests.items() for row in euclidean_rows(name, test)]
+    for method, make in METHODS.items():
+        if options.methods and options.methods not in method:
+            continue
+        longest = 128 if method.startswith(DIMENSION_BOUND) else 512
+        rates: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        for seed in range(options.seeds):
+            pairs, similar = draw_pairs(train.points, random_state=seed)
+            lengths = [m for m in BITS if m <= longest]
+            # Bits of all methods but ITQ come best first: one model serves all lengths.
+            groups = [[m] for m in lengths] if method.startswith("ITQ") else [lengths]
+            for group in groups:
+                hasher = make(group[-1], seed).fit_pairs(train.descriptors, pairs, similar)
+                for name, test in tests.items():
+                    codes = hasher.transform(test["rows"])
+                    for n_bits in group:
+                        rates.setdefault((name, n_bits), []).append(code_rates(codes, n_bits, test))
+        for (name, n_bits), values in rates.items():
+            fnr, fpr95 = np.mean(values, axis=0)
+            rows.append(row(method, name, n_bits, fnr, fpr95, float(np.std(values, axis=0)[0])))
+            print(rows[-1], file=sys.stderr)
+    report("accuracy", {"seeds": options.seeds, "rows": rows}, options)
+
+
+def test_set(name: str) -> dict[str, Any]:
+    scene = load_scene(name)
+    listed, similar = scene.test_pairs()
+    drawn, flags = draw_pairs(scene.points, 1, 1_000_000, random_state=1)
+    pairs = np.concatenate([listed[similar], drawn[~flags]])
+    is_positive = np.arange(len(pairs)) < similar.sum()
+    return {"rows": np.asarray(scene.descriptors), "pairs": pairs, "similar": is_positive}
+
+
+def code_rates(codes: np.ndarray, n_bits: int, test: dict[str, Any]) -> tuple[float, float]:
+    short = truncate(codes, n_bits)
+    curve = roc(hamming(*(short[side] for side in test["pairs"].T)), test["similar"])
+    return curve.fnr_at(1e-3), curve.fpr95
+
+
+def euclidean_rows(name: str, test: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for method, preprocess in (("SIFT, Euclidean", None), ("RootSIFT, Euclidean", "hellinger")):
+        plain = preprocess_rows(test["rows"], preprocess)
+        parts = np.array_split(test["pairs"], 20)
+        distances = np.concatenate(
+            [np.linalg.norm(plain[part[:, 0]] - plain[part[:, 1]], axis=1) for part in parts]
+        )
+        curve = roc(distances, test["similar"])
+        rows.append(row(method, name, 1024, curve.fnr_at(1e-3), curve.fpr95, 0.0))
+    return rows
+
+
+def row(method: str, test: str, n_bits: int, fnr: float, fpr95: float, std: float) -> dict:
+    return {
+        "method": method,
+        "train": TRAIN,
+        "test": test,
+        "n_bits": n_bits,
+        "fnr_at_1e-3": float(fnr),
+        "fpr95": float(fpr95),
+        "std": std,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Encoding beside the bare matrix products that it cannot do without.
+
+The bare products are n x d x l and n x l x m in float32 by NumPy's BLAS, in the block height that
+suits BLAS best (all of several are timed), into buffers that are there beforehand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from common import arguments, interleaved, report
+from threadpoolctl import threadpool_limits
+
+from kdiffhash.encode import Encoder
+from kdiffhash.kernels import GaussianMap
+
+D = 128
+
+
+def main() -> None:
+    options = arguments(__doc__, n=200_000, repeats=5)
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 120, (options.n, D)).astype(np.float32)
+    cases = []
+    for n_basis, n_bits in ((1000, 128), (2000, 512)):
+        basis = rng.integers(0, 120, (n_basis, D)).astype(np.float32)
+        directions = rng.standard_normal((n_bits, n_basis)).astype(np.float32)
+        thresholds = np.zeros(n_bits, np.float32)
+        encoder = Encoder(None, GaussianMap(basis, 4e-6), directions, thresholds)
+        encoder.encode(rows[:1000])  # compile
+        right, last = np.ascontiguousarray(basis.T), np.ascontiguousarray(directions.T)
+
+        def bare(block: int, right=right, last=last) -> None:
+            features = np.empty((block, right.shape[1]), np.float32)
+            projections = np.empty((block, last.shape[1]), np.float32)
+            for i in range(0, len(rows), block):
+                part = rows[i : i + block]
+                np.matmul(part, right, out=features[: len(part)])
+                np.matmul(features[: len(part)], last, out=projections[: len(part)])
+
+        for threads in (1, 2):
+
+            def limited(block: int, threads=threads, bare=bare) -> None:
+                with threadpool_limits(threads):
+                    bare(block)
+
+            functions = {
+                f"sgemm {block}": lambda block=block, limited=limited: limited(block)
+                for block in (256, 1024, 4096, 20_000)
+            }
+            functions["encode"] = lambda e=encoder, threads=threads: e.encode(rows, threads)
+            seconds = interleaved(functions, options.repeats)
+            products = min(value for name, value in seconds.items() if name != "encode")
+            cases.append(
+                {
+                    "n_basis": n_basis,
+                    "n_bits": n_bits,
+                    "threads": threads,
+                    "fraction_of_sgemm": products / seconds["encode"],
+                    "vectors_per_s": options.n / seconds["encode"],
+                    "sgemm_gflops": 2e-9 * options.n * n_basis * (D + n_bits) / products,
+                }
+            )
+    report("encode", {"n": options.n, "d": D, "cases": cases}, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A whole fit beside its bare matrix products, and the memory it takes.
+
+The bare products, in float32 by NumPy's BLAS on all threads, into buffers that are there
+beforehand: kernel features of the distinct rows (n x d x l), one syrk over the differences of each
+pair set (pairs x l x l), projection of the distinct rows (n x l x m). Each case runs in a process
+of its own, since peak memory never falls within one.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+from common import arguments, interleaved, report
+
+N, D, N_BITS = 100_000, 128, 512
+POSITIVES, NEGATIVES = 100_000, 200_000
+
+
+def make_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """SIFT-like rows, two noisy copies of each of 50,000 things; all rows are in some pair."""
+    rng = np.random.default_rng(0)
+    centres = rng.gamma(0.6, 30, (N // 2, D))
+    noisy = np.concatenate([centres, centres]) + rng.normal(0, 12, (N, D))
+    rows = np.clip(noisy, 0, 255).astype(np.uint8)
+    first = rng.permutation(np.tile(np.arange(N // 2), POSITIVES // (N // 2)))
+    positives = np.stack([first, first + N // 2], axis=1)
+    negatives = rng.integers(N, size=(NEGATIVES, 2))
+    negatives[:, 1] += (negatives[:, 1] % (N // 2) == negatives[:, 0] % (N // 2)).astype(int)
+    negatives %= N
+    similar = np.arange(POSITIVES + NEGATIVES) < POSITIVES
+    return rows, np.concatenate([positives, negatives]), similar
+
+
+def bare_products(n_basis: int) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    block = 4096
+    rows = rng.random((block, D), np.float32)
+    basis = rng.random((D, n_basis), np.float32)
+    features = rng.random((block, n_basis), np.float32)
+    square = np.empty((n_basis, n_basis), np.float32)
+    last = rng.random((n_basis, N_BITS), np.float32)
+    projections = np.empty((block, N_BITS), np.float32)
+
+    def repeat(n_rows: int, product) -> None:
+        for _ in range(round(n_rows / block)):
+            product()
+
+    return {
+        "features": lambda: repeat(N, lambda: np.matmul(rows, basis, out=features)),
+        "syrk": lambda: repeat(
+            POSITIVES + NEGATIVES, lambda: np.matmul(features.T, features, out=square)
+        ),
+        "projection": lambda: repeat(N, lambda: np.matmul(features, last, out=projections)),
+    }
+
+
+def run_case(n_basis: int) -> dict[str, float]:
+    from kdiffhash import KernelDiffHash
+
+    rows, pairs, similar = make_data()
+    hasher = KernelDiffHash(N_BITS, n_basis=n_basis, preprocess="hellinger", random_state=0)
+    small = np.concatenate([np.flatnonzero(similar)[:500], np.flatnonzero(~similar)[:500]])
+    KernelDiffHash(8, n_basis=16).fit_pairs(rows, pairs[small], similar[small])  # compile
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    hasher.fit_pairs(rows, pairs, similar)
+    seconds = [time.perf_counter() - start]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    products = []
+    for _ in range(2):
+        products.append(sum(interleaved(bare_products(n_basis), 1).values()))
+        start = time.perf_counter()
+        hasher.fit_pairs(rows, pairs, similar)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "n_basis": n_basis,
+        "n_bits": N_BITS,
+        "ratio_to_matmul": float(np.median(seconds) / np.median(products)),
+        "seconds": float(np.median(seconds)),
+        "matmul_seconds": float(np.median(products)),
+        "peak_mb": peak / 1024,
+        "added_mb": (peak - before) / 1024,
+    }
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and sys.argv[1] == "--case":
+        print(json.dumps(run_case(int(sys.argv[2]))))
+        return
+    options = arguments(__doc__)
+    cases = []
+    for n_basis in (1000, 2000):
+        command = [sys.executable, __file__, "--case", str(n_basis)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        cases.append(json.loads(output))
+    report("fit", {"n_rows": N, "d": D, "n_pairs": POSITIVES + NEGATIVES, "cases": cases}, options)
+
+
+if __name__ == "__main__":
+    main()

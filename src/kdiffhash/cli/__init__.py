@@ -1,0 +1,60 @@
+"""The command line. Heavy imports are inside the commands, so that --help stays quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from . import commands
+
+app = typer.Typer(
+    name="kdiffhash",
+    help="Learn compact binary codes from pairs that should match and pairs that should not.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("train")(commands.train)
+app.command("encode")(commands.encode)
+app.command("eval")(commands.evaluate)
+app.command("info")(commands.info)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        print(f"kdiffhash {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what goes wrong is said in a sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, MemoryError, ImportError) as error:
+        if os.environ.get("KDIFFHASH_TRACEBACK"):
+            raise
+        print(f"error: {_sentence(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        name = error.filename or error.filename2
+        return f"{error.strerror}: {name}" if name else error.strerror
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    return str(error) or type(error).__name__

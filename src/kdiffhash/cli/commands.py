@@ -1,0 +1,249 @@
+"""The commands; each calls a function or two of the library."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_BLOCK = 24_000  # rows that `encode` holds at once; a multiple of all tile heights
+
+
+class Method(StrEnum):
+    """Hashers by their names on the command line."""
+
+    kernel_lda = "kernel-lda"
+    kernel_diff = "kernel-diff"
+    lda = "lda"
+    diff = "diff"
+    boosted = "boosted"
+    random = "random"
+    itq = "itq"
+
+
+class InputKind(StrEnum):
+    """What is done to each row first."""
+
+    auto = "auto"
+    none = "none"
+    unit = "unit"
+    hellinger = "hellinger"
+
+
+_CLASSES = {
+    Method.kernel_lda: "KernelLDAHash",
+    Method.kernel_diff: "KernelDiffHash",
+    Method.lda: "LDAHash",
+    Method.diff: "DiffHash",
+    Method.boosted: "BoostedHash",
+    Method.random: "RandomHyperplaneHash",
+    Method.itq: "ITQHash",
+}
+
+ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
+DataFile = Annotated[Path, typer.Argument(help="Rows: .npy, .npz (array X) or a scene.")]
+Labels = Annotated[
+    Path | None, typer.Option("--labels", help=".npy with the id of the thing each row shows.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all by default.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+
+
+def train(
+    data: Annotated[
+        list[Path], typer.Argument(help="Rows with ids: scenes, .npz (X and y), or one .npy.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the model.")],
+    labels: Labels = None,
+    method: Annotated[Method, typer.Option(help="How to learn.")] = Method.kernel_lda,
+    bits: Annotated[int | None, typer.Option("--bits", min=1, help="Length of the codes.")] = None,
+    basis: Annotated[int, typer.Option("--basis", min=1, help="Basis rows of a kernel.")] = 1000,
+    preprocess: Annotated[
+        InputKind, typer.Option(help="auto: hellinger for scenes (RootSIFT), else none.")
+    ] = InputKind.auto,
+    positives: Annotated[int, typer.Option(min=1, help="Similar pairs to draw.")] = 100_000,
+    negatives: Annotated[int, typer.Option(min=1, help="Dissimilar pairs to draw.")] = 200_000,
+    across_groups: Annotated[
+        bool, typer.Option("--across-groups", help="Draw pairs across photos or groups only.")
+    ] = False,
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a hash from rows and the ids of the things they show."""
+    import kdiffhash
+
+    from .inputs import pairs_of, read_all
+    from .output import show, waiting
+
+    _check_writable(out)
+    source = read_all(data, labels)
+    kind: str | None = preprocess.value
+    if preprocess is InputKind.auto:
+        from_scenes = all(path.suffix not in (".npy", ".npz") for path in data)
+        kind = "hellinger" if from_scenes else None
+    elif preprocess is InputKind.none:
+        kind = None
+    params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": threads}
+    if method in (Method.kernel_lda, Method.kernel_diff):
+        params["n_basis"] = basis
+    hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
+    start = time.perf_counter()
+    with waiting(f"learning ({method.value})", as_json):
+        if method in (Method.random, Method.itq):
+            hasher.fit(source.rows)
+            n_pairs = 0
+        else:
+            pairs, similar = pairs_of(source, positives, negatives, across_groups, seed)
+            hasher.fit_pairs(source.rows, pairs, similar)
+            n_pairs = len(pairs)
+    hasher.save(out)
+    show(
+        {
+            "model": str(out),
+            **_describe(hasher),
+            "trained_on_rows": len(source.rows),
+            "trained_on_pairs": n_pairs,
+            "seconds": round(time.perf_counter() - start, 2),
+        },
+        as_json,
+    )
+
+
+def encode(
+    model: ModelFile,
+    data: DataFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the codes (.npy).")],
+    bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Encode rows from a file to a file, in bounded memory."""
+    import numpy as np
+
+    from .. import load
+    from ..codes import n_bytes
+    from ..files import replacing
+    from .inputs import iter_rows
+    from .output import progress, show
+
+    if out.suffix != ".npy":
+        raise ValueError(f"codes are written as .npy, so --out must end in .npy: {out}")
+    _check_writable(out)
+    hasher = load(model)
+    hasher.n_jobs = threads
+    if bits is not None:
+        hasher = hasher.truncate(bits)
+    n_rows, blocks = iter_rows(data, _BLOCK)
+    start = time.perf_counter()
+    done = 0
+    shape = (n_rows, n_bytes(hasher.n_bits_))
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        with progress(n_rows, "encoding", as_json) as advance:
+            for block in blocks:
+                try:
+                    file.write(hasher.transform(block).data)
+                except ValueError as error:
+                    raise ValueError(f"{data}, rows from {done}: {error}") from error
+                done += len(block)
+                advance(len(block))
+    seconds = time.perf_counter() - start
+    show(
+        {
+            "codes": str(out),
+            "shape": list(shape) if as_json else f"{shape[0]} x {shape[1]} bytes",
+            "bits": hasher.n_bits_,
+            "seconds": round(seconds, 2),
+            "rows_per_second": round(n_rows / seconds) if seconds else None,
+        },
+        as_json,
+    )
+
+
+def evaluate(
+    model: ModelFile,
+    data: DataFile,
+    labels: Labels = None,
+    bits: Annotated[
+        list[int] | None,
+        typer.Option("--bits", min=1, help="Also these prefixes; repeatable."),
+    ] = None,
+    positives: Annotated[int, typer.Option(min=1, help="Similar pairs to draw.")] = 50_000,
+    negatives: Annotated[
+        int, typer.Option(min=1, help="Dissimilar pairs to draw; 0.01 % FPR wants a million.")
+    ] = 100_000,
+    drawn: Annotated[
+        bool, typer.Option("--drawn", help="Draw pairs from a scene instead of its test list.")
+    ] = False,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Resamples of the 95 % intervals; 0 for none.")
+    ] = 200,
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
+    from .. import load
+    from .evaluation import evaluate_model, readable
+    from .inputs import read_data
+    from .output import show, waiting
+
+    hasher = load(model)
+    hasher.n_jobs = threads
+    with waiting("measuring", as_json):
+        result = evaluate_model(
+            hasher,
+            read_data(data, labels),
+            bits or [],
+            positives,
+            negatives,
+            drawn,
+            resamples,
+            seed,
+        )
+    result = {"model": str(model), "data": str(data), **result}
+    show(result if as_json else readable(result), as_json)
+
+
+def info(model: ModelFile, as_json: Json = False) -> None:
+    """Tell what a model file holds."""
+    from .. import load
+    from ..model_file import FORMAT
+    from .output import show
+
+    hasher = load(model)
+    params = {
+        name: value if isinstance(value, int | float | str | bool | None) else "array"
+        for name, value in hasher.get_params().items()
+        if name != "n_jobs"
+    }
+    result: dict[str, Any] = {"model": str(model), **_describe(hasher), "format": FORMAT}
+    result |= {"bytes_on_disk": model.stat().st_size, "parameters": params}
+    if hasattr(hasher, "bit_fnr_"):
+        result["mean_bit_fnr"] = float(hasher.bit_fnr_.mean())
+        result["mean_bit_fpr"] = float(hasher.bit_fpr_.mean())
+    show(result, as_json)
+
+
+def _describe(hasher: Any) -> dict[str, Any]:
+    return {
+        "class": type(hasher).__name__,
+        "bits": hasher.n_bits_,
+        "bytes_per_code": -(-hasher.n_bits_ // 8),
+        "input_features": hasher.n_features_in_,
+        "preprocess": hasher.preprocess,
+    }
+
+
+def _check_writable(out: Path) -> None:
+    """Say before hours of work that the result could not be written."""
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: the folder {out.parent} does not exist")
+    if out.is_dir():
+        raise ValueError(f"--out: {out} is a folder")
