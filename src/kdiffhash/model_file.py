@@ -64,9 +64,10 @@ def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
         header["scalars"]["feature_names_in_"] = [str(name) for name in hasher.feature_names_in_]
 
     arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-    text = json.dumps(header, sort_keys=True)
-    metadata = {"kdiffhash": text, "sha256": _checksum(text, arrays)}
-    content = to_bytes(arrays, metadata=metadata)
+    # One entry, since safetensors writes several in any order, and the same model should give the
+    # same file.
+    header["sha256"] = _checksum(header, arrays)
+    content = to_bytes(arrays, metadata={"kdiffhash": json.dumps(header, sort_keys=True)})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -120,20 +121,20 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         raise ModelFileError(f"{name} is a safetensors file, but not of kdiffhash")
     try:
         header = json.loads(text)
-        version = header["format"]
+        version, checksum = header["format"], header.pop("sha256", None)
     except (ValueError, KeyError, TypeError):
         raise ModelFileError(f"{name} has a damaged header; train or copy it again") from None
     if not isinstance(version, int) or version > FORMAT:
         raise ModelFileError(
             f"{name} has format {version}, this version reads up to {FORMAT}; upgrade kdiffhash"
         )
-    if metadata.get("sha256") != _checksum(text, arrays):
+    if checksum != _checksum(header, arrays):
         raise ModelFileError(f"{name} was damaged or edited: its checksum does not fit")
     return header, arrays
 
 
-def _checksum(text: str, arrays: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256(text.encode())
+def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
         digest.update(np.ascontiguousarray(arrays[name]).data)

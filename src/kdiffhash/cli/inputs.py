@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,19 +43,29 @@ class Data:
 def read_data(path: Path, labels: Path | None = None) -> Data:
     """Open one input; `.npy` and scenes are memory-mapped."""
     if path.suffix == ".npy":
-        return Data(_read_npy(path), labels=None if labels is None else _read_npy(labels))
-    if path.suffix == ".npz":
+        data = Data(_read_npy(path))
+    elif path.suffix == ".npz":
         arrays = _read_npz(path)
-        given = None if labels is None else _read_npy(labels)
-        return Data(
+        data = Data(
             _pick(arrays, _ROWS, path),
-            labels=given if given is not None else _find(arrays, _LABELS),
+            labels=_find(arrays, _LABELS),
             groups=arrays.get("groups"),
             pairs=arrays.get("pairs"),
             similar=arrays.get("similar"),
         )
-    scene = load_scene(path)
-    return Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
+    else:
+        scene = load_scene(path)
+        data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
+    if labels is not None:
+        data = replace(data, labels=_read_npy(labels))
+    _check_rows(data.rows.shape, path)
+    for name, values in (("labels", data.labels), ("groups", data.groups)):
+        if values is not None and values.shape != (len(data.rows),):
+            raise ValueError(
+                f"{path} has {len(data.rows)} rows, but {name} of shape {values.shape}; one for "
+                "each row is wanted"
+            )
+    return data
 
 
 def read_all(paths: list[Path], labels: Path | None) -> Data:
@@ -84,7 +94,6 @@ def iter_rows(path: Path, block: int) -> tuple[int, Iterator[Array]]:
     if path.suffix == ".npz":
         return _stream_npz(path, block)
     rows = read_data(path).rows
-    _check_rows(rows.shape, path)
     return len(rows), (np.asarray(rows[i : i + block]) for i in range(0, len(rows), block))
 
 

@@ -1,0 +1,73 @@
+"""Encoding ten million memory-mapped descriptors: anonymous memory added, cost per descriptor."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from common import arguments, report
+
+from kdiffhash import KernelDiffHash
+
+
+def anonymous_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("this benchmark reads /proc/self/status")
+
+
+class Watch(threading.Thread):
+    """The highest anonymous memory while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak, self.done = 0.0, threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(0.02):
+            self.peak = max(self.peak, anonymous_mb())
+
+
+def main() -> None:
+    options = arguments(__doc__, n=10_000_000)
+    rng = np.random.default_rng(0)
+    small = np.clip(rng.gamma(0.6, 40, (20_000, 128)), 0, 255).astype(np.uint8)
+    hasher = KernelDiffHash(128, n_basis=256, preprocess="hellinger", random_state=0)
+    hasher.fit(small, np.arange(20_000) // 4)
+    cases = []
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        rows = np.lib.format.open_memmap(file.name, "w+", np.uint8, (options.n, 128))
+        for start in range(0, options.n, len(small)):
+            rows[start : start + len(small)] = np.roll(small, start // 999, axis=1)[
+                : options.n - start
+            ]
+        rows.flush()
+        del rows
+        mapped = np.load(file.name, mmap_mode="r")
+        hasher.transform(mapped[:1000])
+        for n in (options.n // 100, options.n // 10, options.n):
+            before, watch = anonymous_mb(), Watch()
+            watch.start()
+            start = time.perf_counter()
+            codes = hasher.transform(mapped[:n])
+            seconds = time.perf_counter() - start
+            watch.done.set()
+            watch.join()
+            cases.append(
+                {
+                    "n": n,
+                    "added_mb": watch.peak - before,
+                    "codes_mb": codes.nbytes / 2**20,
+                    "ns_per_vector": 1e9 * seconds / n,
+                }
+            )
+            del codes
+    report("memory", {"n_basis": 256, "n_bits": 128, "cases": cases}, options)
+
+
+if __name__ == "__main__":
+    main()

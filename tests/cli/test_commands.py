@@ -1,0 +1,188 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kdiffhash
+
+
+def run(*arguments, fail=False, env=None):
+    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False, env=env
+    )
+    if fail:
+        assert done.returncode != 0, done.stdout
+        assert "Traceback" not in done.stderr
+        return done.stderr
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(things, tmp_path_factory):
+    root = tmp_path_factory.mktemp("cli")
+    X, y = things
+    np.save(root / "x.npy", X)
+    np.save(root / "y.npy", y)
+    np.savez(root / "all.npz", X=X, y=y)
+    pairs, similar = kdiffhash.draw_pairs(y, 500, 900, random_state=0)
+    np.savez_compressed(root / "pairs.npz", X=X, pairs=pairs, similar=similar)
+    scene = root / "scene"
+    scene.mkdir()
+    np.save(scene / "sift.npy", np.clip(20 * X + 100, 0, 255).astype(np.uint8))
+    lines = [f"{label} {i % 4}" for i, label in enumerate(y)]
+    (scene / "info.txt").write_text("\n".join(lines) + "\n")
+    tests = [f"{4 * t} {t} 0 {4 * t + 1} {t} 0" for t in range(150)]
+    tests += [f"{4 * t} {t} 0 {4 * t + 5} {t + 1} 0" for t in range(149)]
+    (scene / "m50_299_299_0.txt").write_text("\n".join(tests) + "\n")
+    run("train", root / "x.npy", "--labels", root / "y.npy", "-o", root / "model", "--bits", 20)
+    return root
+
+
+def test_train_gives_the_model_that_python_gives(folder, things):
+    X, y = things
+    model = kdiffhash.load(folder / "model")
+    same = kdiffhash.KernelLDAHash(20, random_state=0).fit_pairs(
+        X, *kdiffhash.draw_pairs(y, random_state=0)
+    )
+    np.testing.assert_array_equal(model.transform(X), same.transform(X))
+
+
+@pytest.mark.parametrize(
+    "method", ["kernel-lda", "kernel-diff", "lda", "diff", "boosted", "random", "itq"]
+)
+def test_all_methods_train(folder, method, tmp_path):
+    arguments = ["--method", method, "--bits", 8, "--positives", 500, "--negatives", 500]
+    result = run("train", folder / "all.npz", "-o", tmp_path / "m", *arguments, "--json")
+    assert result["bits"] == 8
+    assert result["preprocess"] is None
+    assert kdiffhash.load(tmp_path / "m").n_bits_ == 8
+
+
+def test_train_on_pairs_and_on_scenes(folder, tmp_path):
+    result = run("train", folder / "pairs.npz", "-o", tmp_path / "m", "--method", "lda", "--json")
+    assert result["trained_on_pairs"] == 1400
+    scene = folder / "scene"
+    result = run("train", scene, scene, "-o", tmp_path / "m", "--across-groups", "--json")
+    assert result["preprocess"] == "hellinger"
+    assert result["trained_on_rows"] == 1200
+
+
+@pytest.mark.parametrize("name", ["x.npy", "all.npz", "pairs.npz"])
+def test_encode_streams_the_codes_that_python_gives(folder, things, tmp_path, name):
+    result = run("encode", folder / "model", folder / name, "-o", tmp_path / "c.npy", "--json")
+    assert result["shape"] == [600, 3]
+    codes = np.load(tmp_path / "c.npy")
+    np.testing.assert_array_equal(codes, kdiffhash.load(folder / "model").transform(things[0]))
+    run("encode", folder / "model", folder / name, "-o", tmp_path / "s.npy", "--bits", 10)
+    assert np.load(tmp_path / "s.npy").shape == (600, 2)
+
+
+def test_eval_agrees_with_the_library(folder, things):
+    X, y = things
+    arguments = ["--positives", 900, "--negatives", 5000, "--bits", 8, "--json"]
+    result = run("eval", folder / "model", folder / "all.npz", *arguments)
+    pairs, similar = kdiffhash.draw_pairs(y, 900, 5000, random_state=0)
+    hasher = kdiffhash.load(folder / "model")
+    curve = kdiffhash.roc(hasher.pair_distance(X, pairs), similar)
+    by_name = {(row["method"], row["n_bits"]): row for row in result["rows"]}
+    row = by_name["KernelLDAHash", 20]
+    assert row["fnr_at_1e-2"] == pytest.approx(curve.fnr_at(0.01))
+    assert row["fpr95"] == pytest.approx(curve.fpr95)
+    assert row["fpr95_interval"][0] <= row["fpr95"] <= row["fpr95_interval"][1]
+    assert row["fnr_at_1e-4"] is None  # 5,000 negatives cannot tell
+    euclidean = np.linalg.norm(X[pairs[:, 0]] - X[pairs[:, 1]], axis=1)
+    plain = kdiffhash.roc(euclidean, similar)
+    assert by_name["Euclidean", 384]["auc"] == pytest.approx(plain.auc)
+    assert ("KernelLDAHash", 8) in by_name
+
+
+def test_eval_of_a_scene_uses_its_test_list(folder, tmp_path):
+    run("train", folder / "scene", "-o", tmp_path / "m", "--bits", 16)
+    result = run("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--json")
+    assert (result["positives"], result["negatives"]) == (150, 4000)
+    text = run("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--resamples", 0)
+    assert "Euclidean" in text
+
+
+def test_info_tells_what_is_in_a_model(folder):
+    result = run("info", folder / "model", "--json")
+    assert result["class"] == "KernelLDAHash"
+    assert (result["bits"], result["bytes_per_code"], result["input_features"]) == (20, 3, 12)
+    assert result["parameters"]["n_basis"] == 1000
+    assert "KernelLDAHash" in run("info", folder / "model")
+
+
+def test_help_and_version():
+    assert run("--version").strip() == f"kdiffhash {kdiffhash.__version__}"
+    for command in ("train", "encode", "eval", "info"):
+        assert command in run("--help")
+        assert "--json" in run(command, "--help")
+
+
+def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
+    model, x, out = folder / "model", folder / "x.npy", tmp_path / "out.npy"
+    np.save(tmp_path / "narrow.npy", np.zeros((5, 3)))
+    np.save(tmp_path / "flat.npy", np.zeros(5))
+    np.save(tmp_path / "nan.npy", np.full((30_000, 12), np.nan))
+    np.save(tmp_path / "one.npy", np.zeros(600))
+    np.save(tmp_path / "few.npy", np.zeros(3))
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    np.savez(tmp_path / "none.npz", q=np.zeros(3))
+    (tmp_path / "cut.npy").write_bytes(x.read_bytes()[:500])
+    (tmp_path / "cut.npz").write_bytes((folder / "all.npz").read_bytes()[:500])
+    cases = [
+        (["encode", model, tmp_path / "narrow.npy", "-o", out], "expecting 12 features"),
+        (["encode", model, tmp_path / "flat.npy", "-o", out], "must hold rows"),
+        (["encode", model, tmp_path / "nan.npy", "-o", out], "NaN in row 0"),
+        (["encode", model, tmp_path / "cut.npy", "-o", out], "not a readable"),
+        (["encode", model, tmp_path / "cut.npz", "-o", out], "cut.npz"),
+        (["encode", model, tmp_path / "objects.npy", "-o", out], "not a readable"),
+        (["encode", model, tmp_path / "none.npz", "-o", out], "array named X"),
+        (["encode", model, tmp_path / "missing.npy", "-o", out], "No such file"),
+        (["encode", model, x, "-o", tmp_path / "nowhere" / "c.npy"], "does not exist"),
+        (["encode", model, x, "-o", tmp_path / "c.txt"], "must end in .npy"),
+        (["encode", x, x, "-o", out], "not a model file"),
+        (["encode", model, x, "-o", out, "--bits", 21], "1..20"),
+        (["eval", model, x], "--labels"),
+        (["train", x, "-o", tmp_path / "m"], "--labels"),
+        (["train", x, "--labels", tmp_path / "one.npy", "-o", tmp_path / "m"], "one class"),
+        (["train", x, "--labels", tmp_path / "few.npy", "-o", tmp_path / "m"], "600 rows"),
+        (["train", folder / "all.npz", "-o", tmp_path / "m", "--bits", 2000], "raise n_basis"),
+        (["train", folder / "all.npz", "-o", tmp_path / "m", "--across-groups"], "needs groups"),
+        (["train", "no-such-scene", "-o", tmp_path / "m"], "no scene"),
+        (["info", tmp_path], "folder"),
+        (["train", x], "out"),
+        (["nonsense"], "No such command"),
+    ]
+    for arguments, message in cases:
+        assert message in run(*arguments, fail=True).replace("\n", " "), arguments
+    assert not out.exists()
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_full_disk_leaves_the_old_codes(folder, tmp_path):
+    out = tmp_path / "codes.npy"
+    out.write_bytes(b"old codes")
+    code = f"""
+import resource, signal, sys
+from kdiffhash.cli import main
+import kdiffhash.hashers, kdiffhash.model_file, kdiffhash.cli.inputs, rich.console
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.argv = ["kdiffhash", "encode", {str(folder / "model")!r}, {str(folder / "x.npy")!r},
+            "-o", {str(out)!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: File too large" in done.stderr
+    assert out.read_bytes() == b"old codes"
+    assert [p.name for p in tmp_path.iterdir()] == ["codes.npy"]

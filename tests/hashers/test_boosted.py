@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from kdiffhash import BoostedHash
+from kdiffhash.hashers.boosted import initial_weights, reweigh
+
+
+def test_weights_of_three_pairs_worked_out_by_hand():
+    """Two positives and a negative; the bit gets the second positive wrong."""
+    similar = np.array([True, True, False])
+    weights = initial_weights(similar)
+    np.testing.assert_allclose(weights, [0.25, 0.25, 0.5])
+    alpha, weights = reweigh(weights, np.array([True, False, True]))
+    assert alpha == pytest.approx(np.log(3) / 2)  # error 1/4: half the log of 3/4 over 1/4
+    # exp(-alpha) = 1 / sqrt 3 for right pairs, sqrt 3 for the wrong one, then scaled to sum 1:
+    np.testing.assert_allclose(weights, [1 / 6, 1 / 2, 1 / 3])
+    alpha, weights = reweigh(weights, np.array([True, True, False]))  # error 1/3
+    assert alpha == pytest.approx(np.log(2) / 2)
+    np.testing.assert_allclose(weights, [1 / 8, 3 / 8, 1 / 2])
+
+
+def test_perfect_and_useless_bits_leave_the_weights_alone():
+    weights = np.array([0.25, 0.25, 0.5])
+    for right, alpha in ((np.ones(3, bool), np.inf), (np.array([True, True, False]), 0.0)):
+        found, new = reweigh(weights, right)
+        assert found == alpha
+        np.testing.assert_array_equal(new, weights)
+
+
+def test_two_axis_bits_worked_out_by_hand():
+    """Rows on a line of four; see the comments for the losses of all cuts."""
+    X = np.array([[0.0, 0], [1, 0], [4, 0], [6, 0]])
+    pairs = np.array([[0, 1], [2, 3], [0, 3], [1, 2]])
+    similar = np.array([True, True, False, False])
+    hasher = BoostedHash(1, weak="axis", random_state=0).fit_pairs(X, pairs, similar)
+    # Cut 0|1 separates P1 and N1, cut 1|4 both N and no P, cut 4|6 P2 and N1: the middle is best.
+    np.testing.assert_array_equal(hasher.directions_, [[1, 0]])
+    assert hasher.thresholds_[0] + hasher.offset_[0] == 2.5
+    assert hasher.bit_weights_[0] == np.inf
+    assert (hasher.bit_fnr_[0], hasher.bit_fpr_[0]) == (0, 0)
+
+
+def test_boosting_looks_at_what_earlier_bits_got_wrong():
+    """Four corners of a square, each a thing: one axis tells half of the negatives, both all."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=800)
+    X = np.stack([y % 2, y // 2], axis=1) * [3.0, 2.0] + rng.normal(0, 0.2, (800, 2))
+    hasher = BoostedHash(2, weak="axis", random_state=0).fit(X, y)
+    assert sorted(np.abs(hasher.directions_).argmax(axis=1)) == [0, 1]
+    assert hasher.score(X, y) > 0.99
+
+
+def test_projection_finds_the_informative_direction():
+    rng = np.random.default_rng(0)
+    y = rng.integers(50, size=2000)
+    signal = rng.normal(size=50)[y] + rng.normal(0, 0.1, 2000)
+    direction = np.array([0.6, 0.8])
+    X = signal[:, None] * direction + rng.normal(0, 1, (2000, 1)) * [-0.8, 0.6]
+    hasher = BoostedHash(1, random_state=0).fit(X, y)
+    assert abs(hasher.directions_[0] @ direction) > 0.99
+
+
+def test_bad_parameters_are_explained(things):
+    with pytest.raises(ValueError, match="weak must be"):
+        BoostedHash(weak="tree").fit(*things)
+    with pytest.raises(ValueError, match="all rows are equal"):
+        BoostedHash(2).fit(np.ones((4, 2)), [0, 0, 1, 1])

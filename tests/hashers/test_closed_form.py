@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import kdiffhash.hashers.closed_form
+from kdiffhash import (
+    PAPER_SETTING,
+    ConstantBitWarning,
+    DiffHash,
+    KernelDiffHash,
+    KernelLDAHash,
+    LDAHash,
+    draw_pairs,
+    unpack,
+)
+
+STREAMED = [
+    DiffHash(10),
+    DiffHash(10, moment="cross"),
+    LDAHash(10),
+    KernelDiffHash(40),
+    KernelDiffHash(40, moment="cross"),
+    KernelDiffHash(40, **{**PAPER_SETTING, "n_basis": 100, "kernel": "rbf"}),
+    KernelDiffHash(40, kernel="laplacian"),
+    KernelLDAHash(40, preprocess="unit"),
+]
+
+
+def shards(y):
+    """Rows, pairs and flags of four batches, with all rows and pairs of `whole` between them."""
+    rows = np.array_split(np.arange(len(y)), [100, 320, 344])
+    out = []
+    for number, part in enumerate(rows):
+        pairs, similar = draw_pairs(y[part], 300, 500, random_state=number)
+        out.append((part, pairs, similar))
+    return out
+
+
+@pytest.mark.parametrize("hasher", STREAMED, ids=lambda h: repr(h)[:40])
+@pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
+def test_a_stream_learns_what_one_fit_learns(hasher, things):
+    X, y = things
+    batches = shards(y)
+    pairs = np.concatenate([part[pairs] for part, pairs, _ in batches])
+    similar = np.concatenate([flags for *_, flags in batches])
+    hasher = clone(hasher)
+    if isinstance(hasher, KernelDiffHash | KernelLDAHash):
+        hasher.set_params(basis=X[::6].copy(), gamma=0.05)
+    whole = clone(hasher).fit_pairs(X, pairs, similar)
+    stream = clone(hasher)
+    for part, batch, flags in batches:
+        stream.partial_fit_pairs(X[part], batch, flags)
+    for part, batch, flags in batches:
+        stream.partial_fit_thresholds(X[part], batch, flags)
+    np.testing.assert_allclose(stream.directions_, whole.directions_, atol=1e-6)
+    np.testing.assert_allclose(stream.thresholds_, whole.thresholds_, atol=1e-6)
+    same = unpack(stream.transform(X), whole.n_bits_) == unpack(whole.transform(X), whole.n_bits_)
+    assert same.mean() >= 0.99999
+
+
+def test_the_order_of_a_stream_and_its_misuse(things):
+    X, y = things
+    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
+    hasher = LDAHash(6)
+    with pytest.raises(NotFittedError, match="partial_fit_pairs"):
+        hasher.partial_fit_thresholds(X, pairs, similar)
+    hasher.partial_fit_pairs(X, pairs[similar], similar[similar])
+    with pytest.raises(NotFittedError):
+        hasher.transform(X)
+    with pytest.raises(ValueError, match="every pair is similar"):
+        hasher.partial_fit_thresholds(X, pairs, similar)
+    hasher.partial_fit_pairs(X, pairs[~similar], similar[~similar])
+    with pytest.raises(ValueError, match="expecting 12 features"):
+        hasher.partial_fit_pairs(X[:, :3], pairs, similar)
+    hasher.partial_fit_thresholds(X, pairs, similar)
+    once = LDAHash(6).fit_pairs(X, pairs, similar)
+    np.testing.assert_array_equal(hasher.transform(X), once.transform(X))
+    # A fit forgets the stream, and a new stream starts from nothing.
+    hasher.fit_pairs(X[:, :7], pairs, similar)
+    assert hasher.n_features_in_ == 7
+    hasher.partial_fit_pairs(X, pairs, similar).partial_fit_thresholds(X, pairs, similar)
+    np.testing.assert_array_equal(hasher.transform(X), once.transform(X))
+
+
+def test_thresholds_can_be_read_in_the_middle_of_a_stream(things):
+    X, y = things
+    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
+    hasher = LDAHash(4).partial_fit_pairs(X, pairs, similar)
+    hasher.partial_fit_thresholds(X, pairs[::2], similar[::2])
+    early = hasher.thresholds_
+    hasher.partial_fit_thresholds(X, pairs[1::2], similar[1::2])
+    assert not np.array_equal(hasher.thresholds_, early)
+    np.testing.assert_array_equal(
+        hasher.thresholds_, LDAHash(4).fit_pairs(X, pairs, similar).thresholds_
+    )
+
+
+def test_features_made_in_portions_change_nothing(things, monkeypatch):
+    X, y = things
+    pairs, similar = draw_pairs(y, 800, 900, random_state=0)
+    hasher = KernelDiffHash(20, n_basis=50, random_state=0)
+    whole = clone(hasher).fit_pairs(X, pairs, similar)
+    monkeypatch.setattr(kdiffhash.hashers.closed_form, "_FEATURE_BYTES", 2**15)
+    np.testing.assert_array_equal(
+        clone(hasher).fit_pairs(X, pairs, similar).transform(X), whole.transform(X)
+    )
+
+
+def test_the_literal_text_gives_constant_bits_and_a_warning(things):
+    """Eqs. 5 and 6 weigh FNR with alpha = 25; the reading that works weighs both rates alike."""
+    X, y = things
+    paper = {**PAPER_SETTING, "n_basis": 200, "n_bits": 64, "random_state": 0}
+    working = KernelDiffHash(**paper).fit(X, y)
+    assert np.minimum(working.bit_ones_, 1 - working.bit_ones_).min() > 0.02
+    with pytest.warns(ConstantBitWarning, match="of 64 bits are constant"):
+        literal = KernelDiffHash(**paper, threshold_weight=25).fit(X, y)
+    rare = np.minimum(literal.bit_ones_, 1 - literal.bit_ones_)
+    assert np.median(rare) < 0.01
+    assert literal.score(X, y) < 0.3 * working.score(X, y)
+
+
+def test_defaults_that_suit_the_moment(things):
+    X, y = things
+    for cls in (DiffHash, KernelDiffHash):
+        for moment, alpha in (("difference", 2), ("cross", 25)):
+            one, other = (
+                cls(8, moment=moment, alpha=a, random_state=0).fit(X, y) for a in (None, alpha)
+            )
+            np.testing.assert_array_equal(one.directions_, other.directions_)
+
+
+def test_n_bits_follows_the_data(things):
+    X, y = things
+    assert DiffHash().fit(X, y).n_bits_ == 12
+    assert KernelLDAHash(n_basis=50).fit(X, y).n_bits_ == 50
+    assert KernelLDAHash(n_basis=400).fit(X, y).n_bits_ == 128
+    few = KernelDiffHash(n_basis=1000).fit(X[:40], y[:40])  # fewer rows than basis vectors
+    assert len(few.basis_) == few.n_bits_ == 40
+
+
+@pytest.mark.parametrize(
+    ("hasher", "message"),
+    [
+        (DiffHash(13), "use KernelDiffHash"),
+        (LDAHash(13), "use KernelLDAHash"),
+        (KernelDiffHash(101, n_basis=100), "raise n_basis"),
+        (KernelDiffHash(700, n_basis=800), "there are 600 basis rows"),
+        (DiffHash(moment="third"), "moment must be"),
+        (DiffHash(alpha=-1), "alpha must be"),
+        (LDAHash(ridge=-1), "ridge must not"),
+        (KernelDiffHash(kernel="sphere"), "kernel must be"),
+        (KernelDiffHash(basis="grid"), "basis must be"),
+        (KernelDiffHash(basis=np.zeros((5, 3))), "basis must have shape"),
+        (KernelDiffHash(gamma=0), "gamma must be"),
+        (KernelDiffHash(gamma="mean"), "gamma must be"),
+        (KernelDiffHash(norm="l1"), "norm must be"),
+        (KernelLDAHash(n_basis=0), "n_basis must be"),
+    ],
+)
+def test_what_cannot_be_is_explained(things, hasher, message):
+    with pytest.raises(ValueError, match=message):
+        hasher.fit(*things)
+
+
+def test_degenerate_data_works_or_says_why_not(things):
+    X, y = things
+    doubled = np.hstack([X, X, np.full((len(X), 2), 3, np.float32)])  # rank 12 of 26
+    for hasher in (DiffHash(26), LDAHash(26)):
+        with pytest.warns(ConstantBitWarning, match="constant"):
+            wide = hasher.fit(doubled, y)
+        assert wide.truncate(8).score(doubled, y) > 0.3
+    for hasher in (KernelDiffHash(60, n_basis=100), KernelLDAHash(60, n_basis=100)):
+        assert hasher.fit(doubled, y).score(doubled, y) > 0.3
+    repeated = np.repeat(X[:30], 20, axis=0)  # basis rows are copies of each other
+    assert KernelLDAHash(8, n_basis=300).fit(repeated, np.repeat(y[:30], 20)).n_bits_ == 8
+    with pytest.raises(ValueError, match="raise ridge"):
+        LDAHash(3, ridge=0).fit(doubled, y)
+    with pytest.raises(ValueError, match="one class"):
+        DiffHash().fit(X, np.zeros(len(X)))
+
+
+def test_a_large_offset_costs_no_precision(things):
+    X, y = things
+    linear, kernel = DiffHash(12, random_state=0), KernelDiffHash(32, n_basis=100, random_state=0)
+    for hasher, offset in ((linear, 1e8), (kernel, 1e4)):
+        far = X.astype(np.float64) + offset
+        near_score = clone(hasher).fit(X, y).score(X, y)
+        assert clone(hasher).fit(far, y).score(far, y) == pytest.approx(near_score, abs=0.02)
+
+
+def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(things):
+    """With a linear kernel and the basis of unit vectors, features are the rows themselves."""
+    X, y = things
+    pairs, similar = draw_pairs(y, 1000, 1000, random_state=0)
+    linear = LDAHash(6).fit_pairs(X, pairs, similar)
+    kernel = KernelLDAHash(6, kernel="linear", basis=np.eye(12)).fit_pairs(X, pairs, similar)
+    same = unpack(linear.transform(X), 6) == unpack(kernel.transform(X), 6)
+    assert same.mean(axis=0).min() > 0.99  # the floor under the Gram matrix is all that differs
+
+
+def test_kernel_beats_linear_where_things_are_not_linear():
+    """Rings around a centre: same ring, same thing; no linear bit can tell them apart."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=2000)
+    angle = rng.uniform(0, 2 * np.pi, 2000)
+    radius = y + 1 + rng.normal(0, 0.1, 2000)
+    X = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    pairs, similar = draw_pairs(y, 5000, 5000, random_state=0)
+    from kdiffhash import roc
+
+    linear = roc(DiffHash(2).fit(X, y).pair_distance(X, pairs), similar).auc
+    kernel = KernelLDAHash(3, n_basis=200, gamma=2.0, random_state=0).fit(X, y)
+    assert linear < 0.6
+    assert roc(kernel.pair_distance(X, pairs), similar).auc > 0.9

@@ -1,0 +1,195 @@
+"""What every hasher promises; a new one is a row in HASHERS."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import kdiffhash
+from kdiffhash import (
+    BoostedHash,
+    DiffHash,
+    ITQHash,
+    KernelDiffHash,
+    KernelLDAHash,
+    LDAHash,
+    RandomHyperplaneHash,
+    draw_pairs,
+    hamming,
+    unpack,
+)
+
+FEW = {"n_positives": 1500, "n_negatives": 1500}
+HASHERS = [
+    DiffHash(random_state=0),
+    DiffHash(moment="cross", random_state=0),
+    LDAHash(random_state=0),
+    KernelDiffHash(n_basis=100, random_state=0),
+    KernelDiffHash(**{**kdiffhash.PAPER_SETTING, "n_basis": 100}, random_state=0),
+    KernelDiffHash(kernel="laplacian", basis="kmeans", n_basis=60, random_state=0),
+    KernelDiffHash(kernel="poly", kernel_params={"degree": 2}, n_basis=60, random_state=0),
+    KernelLDAHash(n_basis=100, preprocess="unit", random_state=0),
+    BoostedHash(10, weak="projection", random_state=0, **FEW),
+    BoostedHash(10, weak="axis", random_state=0, **FEW),
+    RandomHyperplaneHash(random_state=0),
+    ITQHash(random_state=0),
+]
+every_hasher = pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
+
+
+@parametrize_with_checks([*HASHERS, KernelDiffHash(preprocess="hellinger")])
+@pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(autouse=True)
+def _few_bits_may_be_constant():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
+        yield
+
+
+@pytest.fixture(params=HASHERS, ids=lambda h: repr(h).split("(")[0])
+def fitted(request, things):
+    return clone(request.param).fit(*things)
+
+
+def test_codes_are_the_signs_of_the_projections(fitted, things):
+    X, _ = things
+    codes, projections = fitted.transform(X), fitted.project(X)
+    assert codes.dtype == np.uint8
+    assert codes.shape == (len(X), -(-fitted.n_bits_ // 8))
+    assert projections.shape == (len(X), fitted.n_bits_)
+    np.testing.assert_array_equal(unpack(codes, fitted.n_bits_), projections > 0)
+
+
+def test_codes_do_not_depend_on_batches_threads_or_neighbours(fitted, things):
+    X = np.tile(things[0], (3, 1))
+    codes = fitted.set_params(n_jobs=1).transform(X)
+    for n_jobs in (2, 3, None):
+        np.testing.assert_array_equal(fitted.set_params(n_jobs=n_jobs).transform(X), codes)
+    for cut in (1, 5, 239, 600, 1001):
+        halves = np.concatenate([fitted.transform(X[:cut]), fitted.transform(X[cut:])])
+        np.testing.assert_array_equal(halves, codes)
+    order = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_array_equal(fitted.transform(X[order]), codes[order])
+
+
+@every_hasher
+def test_threads_do_not_change_what_is_learned(hasher, things):
+    one, two = (clone(hasher).set_params(n_jobs=n).fit(*things) for n in (1, 2))
+    np.testing.assert_array_equal(one.directions_, two.directions_)
+    np.testing.assert_array_equal(one.thresholds_, two.thresholds_)
+
+
+def test_kinds_of_input_do_not_matter(fitted, things, tmp_path):
+    X = things[0]
+    codes = fitted.transform(X)
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for same in (X.astype(np.float64), np.asfortranarray(X), mapped, X[::-1][::-1]):
+        np.testing.assert_array_equal(fitted.transform(same), codes)
+
+
+def test_uint8_rows_are_taken_as_they_are(things):
+    X, y = things
+    small = np.clip(20 * X + 128, 0, 255).astype(np.uint8)
+    for hasher in HASHERS:
+        codes = [clone(hasher).fit(z, y).transform(z) for z in (small, small.astype(np.float32))]
+        np.testing.assert_array_equal(*codes)
+
+
+def test_save_and_load_bit_for_bit(fitted, things, tmp_path):
+    X, _ = things
+    fitted.save(tmp_path / "model.safetensors")
+    again = kdiffhash.load(tmp_path / "model.safetensors")
+    assert type(again) is type(fitted)
+    assert again.get_params() == {**fitted.get_params(), "n_jobs": None}
+    np.testing.assert_array_equal(again.transform(X), fitted.transform(X))
+    np.testing.assert_array_equal(again.project(X), fitted.project(X))
+    again.save(tmp_path / "again.safetensors")
+    first, second = (tmp_path / f"{n}.safetensors" for n in ("model", "again"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pickle_clone_and_names(fitted, things):
+    X, _ = things
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.transform(X), fitted.transform(X))
+    assert not hasattr(clone(fitted), "directions_")
+    names = fitted.get_feature_names_out()
+    assert len(names) == fitted.transform(X[:1]).shape[1]
+    assert names[0].startswith(type(fitted).__name__.lower())
+
+
+def test_truncate_gives_prefixes(fitted, things):
+    X, _ = things
+    short = fitted.truncate(5)
+    assert short.n_bits_ == short.get_params()["n_bits"] == 5
+    bits = unpack(fitted.transform(X), fitted.n_bits_)
+    np.testing.assert_array_equal(unpack(short.transform(X), 5), bits[:, :5])
+    for wrong in (0, fitted.n_bits_ + 1):
+        with pytest.raises(ValueError, match="n_bits must lie"):
+            fitted.truncate(wrong)
+
+
+def test_pair_distance_and_score(fitted, things):
+    X, y = things
+    pairs, _ = draw_pairs(y, 50, 50, random_state=1)
+    codes = fitted.transform(X)
+    wanted = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
+    np.testing.assert_array_equal(fitted.pair_distance(X, pairs), wanted)
+    assert 0.05 < fitted.score(X, y) <= 1  # chance is 0.01
+
+
+@every_hasher
+def test_pipeline_and_grid_search(hasher, things):
+    X, y = things
+    pipe = make_pipeline(StandardScaler(), clone(hasher))
+    assert pipe.fit_transform(X, y).dtype == np.uint8
+    search = GridSearchCV(clone(hasher), {"n_bits": [4, 8]}, cv=GroupKFold(2), error_score="raise")
+    search.fit(X, y, groups=y)
+    assert search.best_params_["n_bits"] in (4, 8)
+
+
+def test_calibrated_threshold_holds_on_new_things(fitted, things):
+    X, y = things
+    held_out = y >= 75
+    pairs, similar = draw_pairs(y[held_out], 400, 4000, random_state=2)
+    found = fitted.calibrate_threshold(X[held_out], pairs, similar, fpr=0.05)
+    fresh, flags = draw_pairs(y[~held_out], 10, 4000, random_state=3)
+    rate = np.mean(fitted.pair_distance(X[~held_out], fresh[~flags]) <= found.distance)
+    assert rate < 0.1
+    with pytest.raises(ValueError, match="cannot resolve"):
+        fitted.calibrate_threshold(X[held_out], pairs, similar, fpr=1e-4)
+
+
+def test_wrong_rows_are_explained(fitted, things):
+    X, _ = things
+    with pytest.raises(ValueError, match="expecting 12 features"):
+        fitted.transform(X[:, :5])
+    broken = X.copy()
+    broken[400, 3] = np.nan
+    with pytest.raises(ValueError, match="NaN in row 400"):
+        fitted.transform(broken)
+    with pytest.raises(ValueError, match="minimum of 1 is required"):
+        fitted.transform(X[:0])
+
+
+@every_hasher
+def test_unknown_parameters_are_explained(hasher, things):
+    with pytest.raises(ValueError, match="preprocess must be"):
+        clone(hasher).set_params(preprocess="l7").fit(*things)
+    for wrong in (0, -3, 2.5):
+        with pytest.raises(ValueError, match="n_bits must be"):
+            clone(hasher).set_params(n_bits=wrong).fit(*things)

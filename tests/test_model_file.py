@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import kdiffhash
+from kdiffhash import DiffHash, KernelDiffHash, LDAHash, ModelFileError
+
+KEPT = Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def saved(things, tmp_path):
+    hasher = KernelDiffHash(20, n_basis=50, alpha=np.inf, random_state=0).fit(*things)
+    hasher.save(tmp_path / "model.safetensors")
+    return hasher, tmp_path / "model.safetensors"
+
+
+def test_parameters_that_are_arrays_infinite_or_nested_come_back(things, tmp_path):
+    X, y = things
+    hasher = KernelDiffHash(
+        8, kernel="poly", kernel_params={"degree": 2}, alpha=np.inf, basis=X[:30].copy()
+    ).fit(X, y)
+    hasher.save(tmp_path / "m")
+    again = KernelDiffHash.load(tmp_path / "m")
+    assert again.alpha == np.inf
+    assert again.kernel_params == {"degree": 2}
+    np.testing.assert_array_equal(again.basis, X[:30])
+    np.testing.assert_array_equal(again.transform(X), hasher.transform(X))
+
+
+def test_names_of_columns_come_back(things, tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame(things[0], columns=[f"f{i}" for i in range(12)])
+    hasher = LDAHash(4).fit(frame, things[1])
+    hasher.save(tmp_path / "m")
+    again = kdiffhash.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.transform(frame), hasher.transform(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        again.transform(frame.rename(columns={"f0": "other"}))
+
+
+def test_the_header_is_plain_json(saved):
+    content = saved[1].read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["kdiffhash"])
+    assert header["class"] == "KernelDiffHash"
+    assert header["format"] == 1
+    assert header["params"]["n_bits"] == 20
+
+
+def test_every_truncation_is_noticed(saved):
+    content = saved[1].read_bytes()
+    for size in [*range(64), *range(64, len(content), 997), len(content) - 1]:
+        saved[1].write_bytes(content[:size])
+        with pytest.raises(ModelFileError):
+            kdiffhash.load(saved[1])
+
+
+def test_every_edit_is_noticed(saved):
+    content = bytearray(saved[1].read_bytes())
+    rng = np.random.default_rng(0)
+    for at in [*range(0, 2000, 13), *rng.integers(len(content), size=60)]:
+        edited = content.copy()
+        edited[at] ^= 1 << int(rng.integers(7))
+        saved[1].write_bytes(edited)
+        try:
+            again = kdiffhash.load(saved[1])
+        except (ModelFileError, OSError):
+            continue
+        # A flip that JSON does not see, such as in a space, leaves the model as it was.
+        np.testing.assert_array_equal(again.directions_, saved[0].directions_)
+        assert again.get_params() == {**saved[0].get_params(), "n_jobs": None}
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x80\x04\x95pickle", b"PK\x03\x04"])
+def test_foreign_files_are_refused(tmp_path, content):
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ModelFileError, match="not a model file"):
+        kdiffhash.load(tmp_path / "m")
+
+
+def test_other_safetensors_newer_formats_and_folders_are_refused(saved, tmp_path):
+    save_file({"a": np.zeros(3)}, tmp_path / "other")
+    with pytest.raises(ModelFileError, match="not of kdiffhash"):
+        kdiffhash.load(tmp_path / "other")
+    arrays = load_file(saved[1])
+    save_file(arrays, tmp_path / "new", metadata={"kdiffhash": '{"format": 99}'})
+    with pytest.raises(ModelFileError, match="upgrade kdiffhash"):
+        kdiffhash.load(tmp_path / "new")
+    with pytest.raises(ModelFileError, match="folder"):
+        kdiffhash.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        kdiffhash.load(tmp_path / "none")
+    with pytest.raises(ValueError, match="holds a KernelDiffHash"):
+        DiffHash.load(saved[1])
+
+
+def test_functions_cannot_be_saved(things, tmp_path):
+    hasher = KernelDiffHash(8, kernel=lambda a, b: a @ b.T, n_basis=20).fit(*things)
+    with pytest.raises(ValueError, match="cannot be stored"):
+        hasher.save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_old_model(saved, things):
+    """The limit on file size stands in for a full disk: writing fails half-way."""
+    path = saved[1]
+    before = path.read_bytes()
+    code = f"""
+import resource, signal, kdiffhash
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hasher = kdiffhash.load({str(path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    hasher.save({str(path)!r})
+except OSError as error:
+    print("refused", error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "refused" in done.stdout
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("model_v*.safetensors")), ids=lambda p: p.stem)
+def test_kept_files_of_old_formats_stay_readable(path):
+    kept = np.load(path.with_suffix(".npz"))
+    hasher = kdiffhash.load(path)
+    np.testing.assert_allclose(hasher.project(kept["rows"]), kept["projections"], atol=1e-4)

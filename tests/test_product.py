@@ -1,0 +1,52 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdiffhash._numba import gram
+from kdiffhash._numba.product import ROWS, empty_result, multiply, pack_panels
+
+
+def product(rows, columns):
+    panels = pack_panels(columns)
+    height = -(-len(rows) // ROWS) * ROWS
+    left = np.full((height, rows.shape[1]), np.nan, np.float32)  # spare rows must not matter
+    left[: len(rows)] = rows
+    out = empty_result(height, panels)
+    multiply(left, panels, len(rows), out)
+    return out[: len(rows), : len(columns)]
+
+
+@given(st.integers(1, 40), st.integers(1, 600), st.integers(1, 70), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_it_is_the_matrix_product(n, k, m, seed):
+    rng = np.random.default_rng(seed)
+    a, b = (rng.normal(size=(r, k)).astype(np.float32) for r in (n, m))
+    wanted = a.astype(float) @ b.T.astype(float)
+    scale = np.abs(a).astype(float) @ np.abs(b.T).astype(float)
+    assert (np.abs(product(a, b) - wanted) <= 1e-6 * scale).all()
+
+
+@given(st.integers(1, 50), st.integers(1, 300), st.integers(1, 40), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_row_does_not_know_its_neighbours(n, k, m, seed):
+    rng = np.random.default_rng(seed)
+    a, b = (rng.normal(size=(r, k)).astype(np.float32) for r in (n, m))
+    whole, order = product(a, b), rng.permutation(n)
+    np.testing.assert_array_equal(product(a[order], b), whole[order])
+    np.testing.assert_array_equal(product(a[-1:], b)[0], whole[-1])
+
+
+@given(st.integers(1, 1024), st.integers(1, 50), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_gram_is_exact(n, width, seed):
+    rng = np.random.default_rng(seed)
+    features = rng.integers(0, gram.LIMIT + 1, (60, width)).astype(np.int16)
+    left, right = rng.integers(60, size=(2, n))
+    panels = gram.empty_panels(width)
+    panels[:] = 77  # what a longer block before left there
+    panels[:] *= panels.shape[0] * gram.PANEL == width  # spare columns are zero from the start
+    out = np.zeros((len(panels) * gram.PANEL,) * 2, np.int64)
+    gram.fill_panels(features, left, right, -1, 0, panels)
+    gram.add_gram(panels, n, out)
+    rows = features[left].astype(np.int64) - features[right]
+    np.testing.assert_array_equal(np.triu(out)[:width, :width], np.triu(rows.T @ rows))

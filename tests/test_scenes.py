@@ -1,0 +1,60 @@
+"""On real descriptors: what is learned on one scene beats SIFT on another."""
+
+import numpy as np
+import pytest
+
+from kdiffhash import KernelLDAHash, bootstrap_difference, draw_pairs, roc
+from kdiffhash.datasets import load_scene
+from kdiffhash.preprocess import preprocess_rows
+
+
+@pytest.fixture(scope="module")
+def trained(scenes):
+    train = load_scene("boruszyn")
+    pairs, similar = draw_pairs(train.points, 20_000, 40_000, groups=train.photos, random_state=0)
+    hasher = KernelLDAHash(256, n_basis=500, preprocess="hellinger", random_state=0)
+    return hasher.fit_pairs(train.descriptors, pairs, similar)
+
+
+def test_all_scenes_open(scenes):
+    for folder in sorted(p for p in scenes.iterdir() if p.is_dir()):
+        scene = load_scene(folder.name)
+        pairs, similar = scene.test_pairs()
+        assert scene.descriptors.shape == (len(scene.points), 128)
+        assert (scene.points[pairs[:, 0]] == scene.points[pairs[:, 1]]).tolist() == similar.tolist()
+
+
+def test_a_hash_of_a_quarter_of_the_size_beats_sift(trained):
+    test = load_scene("castle-p30")
+    listed, is_match = test.test_pairs()
+    drawn, flags = draw_pairs(test.points, 1, 100_000, random_state=0)
+    pairs = np.concatenate([listed[is_match][:20_000], drawn[~flags]])
+    similar = np.arange(len(pairs)) < len(pairs) - 100_000
+    codes = trained.pair_distance(test.descriptors, pairs)
+    rows = preprocess_rows(np.asarray(test.descriptors), None)
+    sift = np.linalg.norm(rows[pairs[:, 0]] - rows[pairs[:, 1]], axis=1)
+    difference = bootstrap_difference(
+        lambda r: r.fnr_at(1e-3),
+        codes,
+        sift,
+        similar,
+        test.points[pairs],
+        n_resamples=60,
+        random_state=0,
+    )
+    assert difference.high < 0
+    assert roc(codes, similar).fpr95 < roc(sift, similar).fpr95
+
+
+def test_shards_of_a_scene_give_the_same_bits(trained):
+    train = load_scene("boruszyn")
+    pairs, similar = draw_pairs(train.points, 20_000, 40_000, groups=train.photos, random_state=0)
+    stream = KernelLDAHash(256, preprocess="hellinger", basis=trained.basis_, gamma=trained.gamma_)
+    order = np.random.default_rng(0).permutation(len(pairs))
+    shards = np.array_split(order, [5_000, 5_001, 30_000])
+    for shard in shards:
+        stream.partial_fit_pairs(train.descriptors, pairs[shard], similar[shard])
+    for shard in shards:
+        stream.partial_fit_thresholds(train.descriptors, pairs[shard], similar[shard])
+    codes = [h.transform(train.descriptors) for h in (trained, stream)]
+    np.testing.assert_array_equal(*codes)
