@@ -94,7 +94,8 @@ class GaussianMap:
         basis = self.basis - self.shift
         metric = None if self.metric is None else pack_panels(self.metric.T)
         if self.metric is not None:
-            basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
+            with one_blas_thread():
+                basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
         scale = np.float32(self.gamma) * _LOG2_E
         panels = pack_panels(2 * scale * basis)
         column_terms = np.empty(len(basis), np.float32)
@@ -264,8 +265,7 @@ def median_gamma(kernel: Kernel, rows: Rows, basis: Rows) -> float:
 
 def inverse_fourth_root(covariance: NDArray[np.float64]) -> Rows:
     """``covariance ** (-1/4)``, the whitening map inside the paper's Mahalanobis kernel."""
-    with one_blas_thread():
-        values, vectors = np.linalg.eigh(covariance)
+    values, vectors = np.linalg.eigh(covariance)
     top = values.max(initial=0.0)
     if top <= 0:
         return np.eye(len(covariance), dtype=np.float32)
@@ -277,6 +277,7 @@ def inverse_fourth_root(covariance: NDArray[np.float64]) -> Rows:
 def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
     """Centres of k-means over preprocessed rows, at most as many as there are rows."""
     from sklearn.cluster import MiniBatchKMeans
+    from threadpoolctl import threadpool_limits
 
     means = MiniBatchKMeans(
         min(n_basis, len(rows)),
@@ -285,6 +286,6 @@ def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
         max_iter=20,
         random_state=int(rng.integers(2**31)),
     )
-    with one_blas_thread():
+    with threadpool_limits(1, user_api="openmp"):
         centres: Rows = means.fit(rows).cluster_centers_.astype(np.float32)
     return centres

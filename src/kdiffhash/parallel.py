@@ -39,11 +39,12 @@ _blas_limit: Any = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS and OpenMP at one thread; nested and concurrent uses share one limit."""
+    """Hold BLAS at one thread; nested and concurrent uses share one limit."""
     global _blas_users, _blas_limit
     with _blas_lock:
         if _blas_users == 0:
-            _blas_limit = _controller().limit(limits=1)
+            _take_control()
+            _blas_limit = _controller().limit(limits=1, user_api="blas")
         _blas_users += 1
     try:
         yield
@@ -51,21 +52,38 @@ def one_blas_thread() -> Iterator[None]:
         with _blas_lock:
             _blas_users -= 1
             if _blas_users == 0:
+                _take_control()
                 _blas_limit.restore_original_limits()
+                _take_control()
 
 
 @cache
 def _controller() -> Any:
     """The loaded numeric libraries; finding them takes milliseconds, so it is done once."""
     import scipy.linalg  # noqa: F401  (its BLAS is another one than NumPy's)
-    import sklearn.cluster  # noqa: F401  (loads OpenMP)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
-def run(tasks: Sequence[Callable[[], None]], n_jobs: int | None) -> None:
-    """Call every task, on `n_jobs` threads; the first error is raised."""
+def _take_control() -> None:
+    """Make a change of the limit effective, or leave it to others afterwards.
+
+    From version 3.8 on, threadpoolctl ignores all threads but the first that set a limit for
+    OpenBLAS, even if the one that lifts it is another; here a lock keeps them apart.
+    """
+    import threadpoolctl
+
+    openblas = getattr(threadpoolctl, "OpenBLASController", None)
+    clear = getattr(openblas, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
+def run(
+    tasks: Sequence[Callable[[], None]], n_jobs: int | None, stop: threading.Event | None = None
+) -> None:
+    """Call every task, on `n_jobs` threads. An error or Ctrl-C sets `stop` and is raised."""
     workers = min(n_threads(n_jobs), len(tasks))
     with one_blas_thread():
         if workers <= 1:
@@ -78,6 +96,8 @@ def run(tasks: Sequence[Callable[[], None]], n_jobs: int | None) -> None:
                 for future in futures:
                     future.result()
             except BaseException:
+                if stop is not None:
+                    stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
 
@@ -90,20 +110,19 @@ def run_tiles(
 ) -> None:
     """Call a worker for each tile of rows; every thread makes its own worker, with its buffers."""
     n_tiles = -(-n_rows // tile)
-    workers = min(n_threads(n_jobs), n_tiles)
-    turn = iter(range(n_tiles))
-    lock = threading.Lock()
+    workers = max(1, min(n_threads(n_jobs), n_tiles))
+    turn, lock, stop = iter(range(n_tiles)), threading.Lock(), threading.Event()
 
     def work() -> None:
         worker = make_worker()
-        while True:
+        while not stop.is_set():
             with lock:
                 index = next(turn, None)
             if index is None:
                 return
             worker(index * tile, min((index + 1) * tile, n_rows))
 
-    run([work] * workers, workers)
+    run([work] * workers, workers, stop)
 
 
 def sum_tiles(

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_limits
 
 import kdiffhash
 from kdiffhash import (
@@ -87,9 +88,14 @@ def test_codes_do_not_depend_on_batches_threads_or_neighbours(fitted, things):
 
 @every_hasher
 def test_threads_do_not_change_what_is_learned(hasher, things):
-    one, two = (clone(hasher).set_params(n_jobs=n).fit(*things) for n in (1, 2))
-    np.testing.assert_array_equal(one.directions_, two.directions_)
-    np.testing.assert_array_equal(one.thresholds_, two.thresholds_)
+    fits = []
+    for n_jobs, blas_threads in ((1, 1), (2, 1), (1, 2)):
+        with threadpool_limits(blas_threads):
+            fits.append(clone(hasher).set_params(n_jobs=n_jobs).fit(*things))
+    for other in fits[1:]:
+        np.testing.assert_array_equal(fits[0].directions_, other.directions_)
+        np.testing.assert_array_equal(fits[0].thresholds_, other.thresholds_)
+        np.testing.assert_array_equal(fits[0].transform(things[0]), other.transform(things[0]))
 
 
 def test_kinds_of_input_do_not_matter(fitted, things, tmp_path):

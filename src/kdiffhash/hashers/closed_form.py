@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from ..encode import Encoder, compute_moment_features
 from ..moments import PairMoments
 from ..pairs import Pairs, Similar, check_both_kinds, check_pairs
+from ..parallel import one_blas_thread
 from ..thresholds import ThresholdSearch
 from .base import BaseHasher
 
@@ -109,7 +110,8 @@ class ClosedFormHasher(BaseHasher):
         self._check_params()
         self._stream = None
         self._forget_solution()
-        self._fix_features(X)
+        with one_blas_thread():
+            self._fix_features(X)
         width = self._feature_map().width
         if self.n_bits is not None and self.n_bits > width:
             raise ValueError(self._too_many_bits(self.n_bits, width))

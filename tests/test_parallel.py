@@ -1,0 +1,77 @@
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from kdiffhash.parallel import n_threads, one_blas_thread, run_tiles, sum_tiles
+
+
+def blas_threads():
+    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+
+def test_every_tile_is_worked_on_once():
+    for n_rows in (0, 1, 9, 10, 101):
+        seen = np.zeros(n_rows, int)
+
+        def make_worker(seen=seen):
+            def work(start, stop):
+                seen[start:stop] += 1
+
+            return work
+
+        run_tiles(make_worker, n_rows, 10, 3)
+        assert (seen == 1).all()
+
+
+def test_an_error_stops_all_threads_soon():
+    done = []
+
+    def work(start, stop):
+        if start == 0:
+            raise ValueError("row 0")
+        done.append(start)
+
+    with pytest.raises(ValueError, match="row 0"):
+        run_tiles(lambda: work, 10**7, 10, 2)
+    assert len(done) < 10**6
+
+
+def test_sums_do_not_depend_on_threads():
+    values = np.random.default_rng(0).normal(size=(1000, 7))
+    sums = [
+        sum_tiles(lambda: lambda a, b: values[a:b].sum(axis=0), 1000, 10, (7,), n)
+        for n in (1, 2, 5)
+    ]
+    assert (sums[0] == sums[1]).all()
+    assert (sums[0] == sums[2]).all()
+    np.testing.assert_allclose(sums[0], values.sum(axis=0))
+
+
+def test_the_limit_on_blas_is_shared_and_lifted_by_the_last():
+    before = blas_threads()
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with one_blas_thread():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(10)
+    with one_blas_thread():
+        assert blas_threads() == {1}
+        leave.set()
+        thread.join()
+        assert blas_threads() == {1}  # the thread that set the limit is gone, this one needs it
+    assert blas_threads() == before
+
+
+def test_numbers_of_threads():
+    assert n_threads(3) == 3
+    assert n_threads(None) >= 1
+    assert n_threads(-1) == n_threads(None)
+    with pytest.raises(ValueError, match="must not be 0"):
+        n_threads(0)
