@@ -1,14 +1,13 @@
 """Second-order statistics of a pair set, all that the closed-form hashes need to know of the data.
 
-For a pair set S with members x, x' (the paper's notation, with the readings of the docs page
-"Reading the paper"):
+For a set of p pairs with members x and z (see the docs page "Reading the paper"):
 
-    difference  D = 1/|S|  sum (x - x')(x - x')'
-    cross       C = 1/2|S| sum (x x'' + x' x')        (symmetrised)
-    second      M = 1/2|S| sum (x x' + x'' x''')
+    difference  D = 1/p  sum (x - z)(x - z).T
+    cross       C = 1/2p sum (x z.T + z x.T)
+    second      M = 1/2p sum (x x.T + z z.T)
 
-They follow from the Gram matrices of x - x' and of x + x': D = 2M - 2C and S = 2M + 2C. Sums are
-kept, not means, so that the statistics of shards add up to those of the whole.
+They follow from the Gram matrices of x - z and x + z, which are p (2M - 2C) and p (2M + 2C). Sums
+are kept, not means, so that the statistics of shards add up to those of the whole.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class PairMoments:
     member_sum : float64 array of shape (d,)
         Sum over both members of all pairs.
     difference_gram : float64 array of shape (d, d)
-        Sum of the outer products of x - x'.
+        Sum of the outer products of x - z.
     total_gram : float64 array of shape (d, d) or None
-        Sum of the outer products of x + x'. The difference moment alone does not need it.
+        Sum of the outer products of x + z. The difference moment alone does not need it.
 
     Examples
     --------
@@ -174,13 +173,15 @@ def to_fixed_point(features: NDArray[np.float32]) -> NDArray[np.int16]:
 def _fixed_point_moments(
     features: NDArray[np.int16], pairs: Pairs, cross: bool, n_jobs: int | None
 ) -> PairMoments:
+    if features.size and (features.min() < 0 or features.max() > gram.LIMIT):
+        raise ValueError(f"fixed-point features must lie in 0..{gram.LIMIT}; see to_fixed_point")
     n_pairs, width = len(pairs), features.shape[1]
     members = np.zeros(width, np.int64)
     gram.add_rows(features, _uses(pairs, len(features)), members)
     difference = _fixed_point_gram(features, pairs, -1, 0, n_jobs)
     total = None
     if cross:
-        # x + x' is shifted by half of its range to fit the limit, and the sums shifted back.
+        # x + z is shifted by half of its range to fit the limit, and the sums shifted back.
         shift = gram.LIMIT
         shifted = _fixed_point_gram(features, pairs, +1, shift, n_jobs)
         total = shifted + shift * (members[:, None] + members) - n_pairs * shift**2
@@ -196,7 +197,7 @@ def _fixed_point_moments(
 def _fixed_point_gram(
     features: NDArray[np.int16], pairs: Pairs, sign: int, shift: int, n_jobs: int | None
 ) -> NDArray[np.int64]:
-    """Exact sum of the outer products of ``x + sign * x' - shift`` over all pairs."""
+    """Exact sum of the outer products of ``x + sign * z - shift`` over all pairs."""
     width = features.shape[1]
     left, right = np.ascontiguousarray(pairs.T)
     totals: list[NDArray[np.int64]] = []
