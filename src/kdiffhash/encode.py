@@ -95,10 +95,9 @@ class Encoder:
         self._for_projection_tiles(X, n_jobs, store)
         return out
 
-    def encode(self, X: NDArray[Any], n_jobs: int | None = None, out: Codes | None = None) -> Codes:
-        """Packed codes of all rows, shape (n, ceil(n_bits / 8)), in `out` if given."""
-        if out is None:
-            out = np.empty((len(X), n_bytes(len(self.thresholds))), np.uint8)
+    def encode(self, X: NDArray[Any], n_jobs: int | None = None) -> Codes:
+        """Packed codes of all rows, shape (n, ceil(n_bits / 8))."""
+        out = np.empty((len(X), n_bytes(len(self.thresholds))), np.uint8)
 
         def store(start: int, stop: int, values: Rows) -> None:
             pack_above(values, self.thresholds, out[start:stop])
@@ -132,6 +131,8 @@ def _for_feature_tiles(
     make_consumer: Callable[[], Callable[[int, int, Rows], None]],
 ) -> None:
     """Hand the features of each tile to a consumer, one consumer a thread."""
+    if X.shape[1] != features.input_width:
+        raise ValueError(f"rows have {X.shape[1]} values, {features.input_width} are wanted")
     shift, start_thread = features.shift, features.make_worker()
 
     def make_worker() -> Callable[[int, int], None]:

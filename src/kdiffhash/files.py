@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, which is synced and takes its place if all goes well."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    target = Path(path).resolve()  # a link stays a link
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{os.fspath(path)} is not a regular file, so it is not replaced")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         yield temporary
         with temporary.open("rb") as file:

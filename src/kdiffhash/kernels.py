@@ -21,7 +21,7 @@ Kernel = str | Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[Any]
 Rows = NDArray[np.float32]
 TileFunction = Callable[[Rows, int], Rows]
 
-_LOG2_E = np.float32(1.4426950408889634)
+_LOG2_E = 1.4426950408889634
 _EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of covariances tame
 
 
@@ -33,6 +33,10 @@ class FeatureMap(Protocol):
     @property
     def shift(self) -> Rows | None:
         """What is taken from every row beforehand, shape (d,)."""
+
+    @property
+    def input_width(self) -> int:
+        """Number of values in a row."""
 
     @property
     def width(self) -> int:
@@ -59,6 +63,8 @@ class IdentityMap:
         """Number of features."""
         return len(self.shift)
 
+    input_width = width
+
     def make_worker(self) -> Callable[[], TileFunction]:
         """Hand the tile on as it is."""
         return lambda: lambda rows, _: rows
@@ -69,7 +75,8 @@ class GaussianMap:
     """``exp(-gamma ||A(x - b)||^2)`` for every basis row b; A is the identity or `metric`.
 
     One product gives all x'b of a tile. The square is expanded around the mean of the basis, so
-    that a large common offset of the data does not drown the differences.
+    that a common offset of the data does not drown the differences. (Basis rows are float32: an
+    offset of a million times the differences is lost beforehand.)
     """
 
     tile: ClassVar[int] = 240
@@ -85,6 +92,11 @@ class GaussianMap:
         return mean
 
     @property
+    def input_width(self) -> int:
+        """Number of values in a basis row."""
+        return int(self.basis.shape[1])
+
+    @property
     def width(self) -> int:
         """Number of basis rows."""
         return len(self.basis)
@@ -96,11 +108,12 @@ class GaussianMap:
         if self.metric is not None:
             with one_blas_thread():
                 basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
-        scale = np.float32(self.gamma) * _LOG2_E
-        panels = pack_panels(2 * scale * basis)
+        # The bandwidth goes into the rows, so that squares stay in range for data of any scale.
+        scale = np.float32(np.sqrt(self.gamma * _LOG2_E))
+        basis = basis * scale
+        panels = pack_panels(2 * basis)
         column_terms = np.empty(len(basis), np.float32)
         squared_norms(basis, len(basis), column_terms)
-        column_terms *= scale
 
         def start_thread() -> TileFunction:
             row_terms = np.empty(self.tile, np.float32)
@@ -111,8 +124,8 @@ class GaussianMap:
                 if metric is not None and mapped is not None:
                     multiply(rows, metric, n_rows, mapped)
                     rows = mapped
+                rows[:n_rows] *= scale
                 squared_norms(rows, n_rows, row_terms)
-                row_terms[:n_rows] *= scale
                 multiply(rows, panels, n_rows, features)
                 exp2_of_expanded_square(features, row_terms, column_terms, n_rows)
                 return features
@@ -136,6 +149,11 @@ class PairwiseMap:
     kernel: Kernel
     basis: Rows
     params: Mapping[str, Any]
+
+    @property
+    def input_width(self) -> int:
+        """Number of values in a basis row."""
+        return int(self.basis.shape[1])
 
     @property
     def width(self) -> int:
@@ -163,8 +181,7 @@ class PairwiseMap:
                 if self.kernel == "cosine":
                     rows = _unit_rows(rows)
                 multiply(rows, panels, n_rows, products)
-                features = of_product(products[:n_rows, : self.width])
-                return self._checked(np.ascontiguousarray(features, np.float32), n_rows)
+                return self._checked(of_product(products[:n_rows, : self.width]), n_rows)
 
             return work
 
@@ -172,22 +189,26 @@ class PairwiseMap:
 
     def _call(self, rows: Rows, n_rows: int) -> Rows:
         rows[n_rows:] = 0
-        values = kernel_matrix(self.kernel, rows, self.basis, self.params)
-        return self._checked(np.ascontiguousarray(values, np.float32), len(rows))
-
-    def _checked(self, values: Rows, n_rows: int) -> Rows:
-        if values.shape != (n_rows, self.width):
+        basis = self.basis
+        if callable(self.kernel):
+            basis = basis.view()
+            basis.flags.writeable = False
+        with np.errstate(invalid="ignore", divide="ignore"):  # on the rows that fill up the tile
+            values = np.asarray(kernel_matrix(self.kernel, rows, basis, self.params))
+        if values.shape != (len(rows), self.width):
             raise ValueError(
-                f"the kernel gave shape {values.shape} for {n_rows} rows and {self.width} basis "
-                f"rows; it must give ({n_rows}, {self.width})"
+                f"the kernel gave shape {values.shape} for {len(rows)} rows and {self.width} "
+                f"basis rows; it must give ({len(rows)}, {self.width})"
             )
+        return self._checked(values[:n_rows], n_rows)
+
+    def _checked(self, values: NDArray[Any], n_rows: int) -> Rows:
+        """The values at the top of a tile of their own."""
         if not np.isfinite(values).all():
             raise ValueError("the kernel gave NaN or infinity; check its parameters")
-        if n_rows < self.tile:
-            room = np.zeros((self.tile, self.width), np.float32)
-            room[:n_rows] = values
-            values = room
-        return values
+        tile = np.zeros((self.tile, self.width), np.float32)
+        tile[:n_rows] = values
+        return tile
 
 
 def _of_inner_product(
@@ -237,7 +258,7 @@ def takes_gamma(kernel: Kernel) -> bool:
     return kernel in ("rbf", "mahalanobis", "laplacian", "chi2", "poly", "polynomial", "sigmoid")
 
 
-def median_gamma(kernel: Kernel, rows: Rows, basis: Rows) -> float:
+def median_gamma(kernel: Kernel, rows: NDArray[Any], basis: NDArray[Any]) -> float:
     """One over the median of the distance inside the kernel; 1/d where there is no distance.
 
     The paper's Gaussian has no bandwidth, and without one it is nearly 0 or nearly constant on real
@@ -249,6 +270,7 @@ def median_gamma(kernel: Kernel, rows: Rows, basis: Rows) -> float:
         manhattan_distances,
     )
 
+    rows, basis = rows.astype(np.float64), basis.astype(np.float64)
     if kernel in ("rbf", "mahalanobis"):
         distances = euclidean_distances(rows, basis, squared=True)
     elif kernel == "laplacian":

@@ -48,8 +48,8 @@ def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
     if type(hasher).__name__ not in _CLASSES:
         raise ValueError(f"{type(hasher).__name__} is not one of kdiffhash's own classes")
     for name, value in hasher.get_params(deep=False).items():
-        if isinstance(value, np.ndarray):
-            arrays[_PARAM + name] = value
+        if isinstance(value, np.ndarray | list):
+            arrays[_PARAM + name] = np.asarray(value)
         elif name == "random_state" and not isinstance(value, int | np.integer):
             header["params"][name] = None  # the state of a generator is not part of the model
         elif name != "n_jobs":  # a matter of the machine
@@ -86,14 +86,16 @@ def load(path: str | os.PathLike[str]) -> BaseHasher:
         params = {name: _from_json(value) for name, value in header["params"].items()}
         given = {n.removeprefix(_PARAM): a for n, a in arrays.items() if n.startswith(_PARAM)}
         hasher = hasher_class(**params, **given)
-        for name, value in header["scalars"].items():
-            setattr(hasher, name, np.array(value, object) if isinstance(value, list) else value)
+        scalars = header["scalars"]
+        hasher.n_features_in_ = _whole_number(scalars["n_features_in_"])
+        if "feature_names_in_" in scalars:
+            hasher.feature_names_in_ = np.array(scalars["feature_names_in_"], object)
         for name in hasher_class._fitted:
             if name in arrays:
                 setattr(hasher, name, arrays[name])
-        n_bits, width = hasher.directions_.shape
-        if hasher.thresholds_.shape != (n_bits,) or hasher._feature_map().width != width:
-            raise ValueError("shapes do not fit")
+            elif name in scalars:
+                setattr(hasher, name, float(scalars[name]))
+        _check(hasher)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} does not describe a model of this version: {error}"
@@ -122,7 +124,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     try:
         header = json.loads(text)
         version, checksum = header["format"], header.pop("sha256", None)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelFileError(f"{name} has a damaged header; train or copy it again") from None
     if not isinstance(version, int) or version > FORMAT:
         raise ModelFileError(
@@ -131,6 +133,34 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     if checksum != _checksum(header, arrays):
         raise ModelFileError(f"{name} was damaged or edited: its checksum does not fit")
     return header, arrays
+
+
+def _check(hasher: BaseHasher) -> None:
+    """Refuse arrays that do not fit together: the hot loops do not check them again."""
+    hasher._check_params()
+    for name in hasher._fitted:
+        value = getattr(hasher, name, None)
+        if isinstance(value, np.ndarray):
+            wanted = np.float64 if name.startswith("bit_") else np.float32
+            if value.dtype != wanted or (wanted == np.float32 and not np.isfinite(value).all()):
+                raise ValueError(f"{name} must hold finite {np.dtype(wanted)} numbers")
+    n_bits, width = hasher.directions_.shape
+    features = hasher._feature_map()
+    metric = getattr(features, "metric", None)
+    n_inputs = hasher.n_features_in_
+    if (
+        hasher.thresholds_.shape != (n_bits,)
+        or features.width != width
+        or features.input_width != n_inputs
+        or (metric is not None and metric.shape != (n_inputs, n_inputs))
+    ):
+        raise ValueError("the shapes of its arrays do not fit together")
+
+
+def _whole_number(value: Any) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is not a number of features")
+    return value
 
 
 def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:

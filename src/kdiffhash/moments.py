@@ -79,6 +79,8 @@ class PairMoments:
             Whether cross and second moments are wanted too, at twice the cost.
         n_jobs : int, optional
         """
+        if len(pairs) and (pairs.min() < 0 or pairs.max() >= len(features)):
+            raise ValueError(f"pairs must hold row numbers from 0 to {len(features) - 1}")
         if features.dtype == np.int16:
             return _fixed_point_moments(cast(NDArray[np.int16], features), pairs, cross, n_jobs)
 

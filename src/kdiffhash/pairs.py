@@ -57,7 +57,9 @@ def draw_pairs(
     group = None if groups is None else _as_ids(groups, "groups")
     if group is not None and len(group) != len(things):
         raise ValueError(f"groups has {len(group)} entries, y has {len(things)}")
-    if group is not None and len(things) and group.max() == 0:
+    if len(things) == 0:
+        raise ValueError("y is empty; there is nothing to draw pairs from")
+    if group is not None and group.max() == 0:
         raise ValueError("all rows are in one group, so no pair spans two groups")
     for name, count in (("n_positives", n_positives), ("n_negatives", n_negatives)):
         if count < 1:
@@ -110,7 +112,10 @@ def _as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:
         raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         raise ValueError(f"{name} contains NaN or infinity")
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    try:
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    except TypeError:
+        raise ValueError(f"{name} mixes kinds of labels that cannot be sorted") from None
 
 
 def _distinct_positives(
@@ -119,29 +124,35 @@ def _distinct_positives(
     n_wanted: int,
     rng: np.random.Generator,
 ) -> Pairs:
-    """Positives without repetition, each equally likely; all of them where there are few."""
-    order, start, size = _by_thing(things)
-    ends = np.cumsum(size * (size - 1) // 2)  # pairs are numbered thing after thing
-    n_possible = int(ends[-1]) if len(ends) else 0
-    n_drawn = min(n_wanted, n_possible)
-    while n_drawn:
-        number = np.sort(rng.choice(n_possible, n_drawn, replace=False))
-        thing = np.searchsorted(ends, number, side="right")
-        within = number - (ends[thing] - size[thing] * (size[thing] - 1) // 2)
-        # Pair number w of a thing is (i, j) with j < i and w = i(i-1)/2 + j. The square root may
-        # be off by one for large w.
-        i = ((1 + np.sqrt(8.0 * within + 1)) / 2).astype(np.int64)
-        i -= i * (i - 1) // 2 > within
-        i += i * (i + 1) // 2 <= within
-        j = within - i * (i - 1) // 2
-        pairs = np.stack([order[start[thing] + j], order[start[thing] + i]], axis=1)
-        pairs = _across_groups(pairs, group)
-        if len(pairs) >= n_wanted:
-            return pairs[np.sort(rng.permutation(len(pairs))[:n_wanted])]
-        if n_drawn == n_possible and len(pairs):
-            return pairs
-        n_drawn = 0 if n_drawn == n_possible else min(n_possible, 4 * n_drawn)
-    raise _no_positives(group)
+    """Positives without repetition, each equally likely; all of them where there are few.
+
+    Rows are sorted by thing, then by group. The partners of a row are those of its thing that come
+    after its group (after itself, without groups), so pairs can be numbered row after row.
+    """
+    n_rows = len(things)
+    block = np.arange(n_rows) if group is None else group
+    order = np.lexsort((block, things))
+    position = np.arange(n_rows)
+    end_of_thing = _ends_of_runs(things[order])
+    end_of_block = _ends_of_runs(things[order], block[order]) if group is not None else position + 1
+    n_partners = end_of_thing - end_of_block
+    ends = np.cumsum(n_partners)
+    n_possible = int(ends[-1]) if n_rows else 0
+    if n_possible == 0:
+        raise _no_positives(group)
+    number = np.sort(rng.choice(n_possible, min(n_wanted, n_possible), replace=False))
+    first = np.searchsorted(ends, number, side="right")
+    second = end_of_block[first] + number - (ends[first] - n_partners[first])
+    return np.sort(np.stack([order[first], order[second]], axis=1), axis=1)
+
+
+def _ends_of_runs(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For sorted rows: where the run of rows with the same keys ends, one past its last."""
+    changes = np.zeros(len(keys[0]), bool)
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    run = np.cumsum(changes)
+    return np.cumsum(np.bincount(run))[run] if len(run) else run
 
 
 def _positives_by_thing(
@@ -211,10 +222,6 @@ def _by_thing(
     order = np.argsort(things, kind="stable")
     size = np.bincount(things) if len(things) else np.empty(0, np.int64)
     return order, np.cumsum(size) - size, size
-
-
-def _across_groups(pairs: Pairs, group: NDArray[np.int64] | None) -> Pairs:
-    return pairs if group is None else pairs[group[pairs[:, 0]] != group[pairs[:, 1]]]
 
 
 def _redraw_within_groups(

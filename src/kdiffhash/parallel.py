@@ -7,6 +7,7 @@ order that depends on the data alone, and threads work on different tiles.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ Tile = tuple[int, int]
 
 def n_threads(n_jobs: int | None) -> int:
     """Threads to use: all that this process may use for None, counted from the top below zero."""
+    if n_jobs is not None and not isinstance(n_jobs, int | np.integer):
+        raise ValueError(f"n_jobs must be a whole number or None, got {n_jobs!r}")
     if n_jobs is None or n_jobs < 0:
         from numba import config
 
@@ -35,6 +38,21 @@ def n_threads(n_jobs: int | None) -> int:
 _blas_lock = threading.Lock()
 _blas_users = 0
 _blas_limit: Any = None
+
+
+def _forget_other_threads() -> None:
+    """In a forked child: the threads that held the limit are not there to lift it."""
+    global _blas_lock, _blas_users
+    _blas_lock = threading.Lock()
+    if _blas_users:
+        _blas_users = 0
+        _take_control()
+        _blas_limit.restore_original_limits()
+        _take_control()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 @contextmanager
@@ -141,17 +159,20 @@ def sum_tiles(
     n_tiles = -(-n_rows // tile)
     n_lanes = max(2, min(16, 2**27 // max(8 * int(np.prod(shape)), 1)))
     lanes: list[NDArray[np.float64]] = []
+    stop = threading.Event()
 
     def fill(lane: int, total: NDArray[np.float64]) -> None:
         term = make_term()
         for index in range(lane, n_tiles, n_lanes):
+            if stop.is_set():
+                return
             total += term(index * tile, min((index + 1) * tile, n_rows))
 
     tasks = []
     for lane in range(min(n_lanes, n_tiles)):
         lanes.append(np.zeros(shape))
         tasks.append(partial(fill, lane, lanes[lane]))
-    run(tasks, n_jobs)
+    run(tasks, n_jobs, stop)
     total = np.zeros(shape)
     for lane_total in lanes:
         total += lane_total

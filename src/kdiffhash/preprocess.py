@@ -36,10 +36,11 @@ def prepare_rows(
 ) -> None:
     """Write preprocessed rows, minus `shift`, into `out`, shape (n, d).
 
-    The shift is taken from float64 rows before they are rounded, so that a large common offset
-    costs no precision. `first_row` is the number of the first row in error messages.
+    The shift is taken from float64 and large integers before they are rounded, so that a large
+    common offset costs no precision. `first_row` is the number of the first row in error messages.
     """
-    if preprocess is None and shift is not None and rows.dtype == np.float64:
+    exact = rows.dtype.itemsize >= 4 and rows.dtype != np.float32
+    if preprocess is None and shift is not None and exact:
         np.subtract(rows, shift, out=out, casting="same_kind")
         shift = None
     else:
@@ -52,6 +53,7 @@ def prepare_rows(
             f"Input X contains {what} in row {first_row + bad}; drop or repair such rows"
         )
     if preprocess == "unit":
+        _divide(out, np.abs(out).max(axis=1))  # squares of what is left stay in range
         squares = np.empty(len(out), np.float32)
         squared_norms(out, len(out), squares)
         _divide(out, np.sqrt(squares))

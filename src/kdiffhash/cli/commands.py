@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -150,7 +151,8 @@ def encode(
                 try:
                     file.write(hasher.transform(block).data)
                 except ValueError as error:
-                    raise ValueError(f"{data}, rows from {done}: {error}") from error
+                    where = f"{data} (row numbers count from row {done})" if done else str(data)
+                    raise ValueError(f"{where}: {error}") from error
                 done += len(block)
                 advance(len(block))
     seconds = time.perf_counter() - start
@@ -213,13 +215,15 @@ def evaluate(
 
 def info(model: ModelFile, as_json: Json = False) -> None:
     """Tell what a model file holds."""
+    import numpy as np
+
     from .. import load
     from ..model_file import FORMAT
     from .output import show
 
     hasher = load(model)
     params = {
-        name: value if isinstance(value, int | float | str | bool | None) else "array"
+        name: "array" if isinstance(value, np.ndarray) else value
         for name, value in hasher.get_params().items()
         if name != "n_jobs"
     }
@@ -247,3 +251,5 @@ def _check_writable(out: Path) -> None:
         raise ValueError(f"--out: the folder {out.parent} does not exist")
     if out.is_dir():
         raise ValueError(f"--out: {out} is a folder")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out: the folder {out.parent} cannot be written to")

@@ -41,6 +41,8 @@ def evaluate_model(
     left, right = members.reshape(-1, 2).T
     rows = np.asarray(data.rows[used])
     codes = hasher.transform(rows)
+    if bits and max(bits) > hasher.n_bits_:
+        raise ValueError(f"--bits {max(bits)}: the model has {hasher.n_bits_} bits")
     distances: dict[tuple[str, int], NDArray[Any]] = {}
     for n_bits in sorted({*bits, hasher.n_bits_}):
         short = truncate(codes, n_bits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,11 +54,13 @@ def read_data(path: Path, labels: Path | None = None) -> Data:
             pairs=arrays.get("pairs"),
             similar=arrays.get("similar"),
         )
+    elif path.is_file():
+        raise ValueError(f"{path}: rows are read from .npy, .npz or a scene folder")
     else:
         scene = load_scene(path)
         data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
     if labels is not None:
-        data = replace(data, labels=_read_npy(labels))
+        data = replace(data, labels=_read_npy(labels), scene=None)
     _check_rows(data.rows.shape, path)
     for name, values in (("labels", data.labels), ("groups", data.groups)):
         if values is not None and values.shape != (len(data.rows),):
@@ -102,6 +105,8 @@ def pairs_of(
 ) -> tuple[Pairs, Similar]:
     """Explicit pairs if the input has them, else pairs drawn from its labels."""
     if data.pairs is not None:
+        if across_groups:
+            raise ValueError("--across-groups draws pairs, but the input has pairs of its own")
         if data.similar is None:
             raise ValueError("the input has pairs, but no array `similar` that says which match")
         from ..pairs import check_pairs
@@ -120,17 +125,22 @@ def pairs_of(
 
 def _read_npy(path: Path) -> Array:
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path} is not a readable .npy file: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path} is an .npz file; a single array (.npy) is wanted here")
     return array
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it holds a single array; name it .npy")
+        with file:
             return dict(file)
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
         raise ValueError(f"{path} is not a readable .npz file: {error}") from error
 
 
@@ -157,9 +167,13 @@ def _stream_npz(path: Path, block: int) -> tuple[int, Iterator[Array]]:
             _read_header(stream)
             for start in range(0, n_rows, block):
                 count = min(block, n_rows - start)
-                content = stream.read(count * width * dtype.itemsize)
-                if len(content) < count * width * dtype.itemsize:
-                    raise ValueError(f"{path} is truncated at row {start}")
+                wanted = count * width * dtype.itemsize
+                try:
+                    content = stream.read(wanted)
+                except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+                    raise ValueError(f"{path} is damaged after row {start}: {error}") from error
+                if len(content) < wanted:
+                    raise ValueError(f"{path} is truncated after row {start}")
                 yield np.frombuffer(content, dtype).reshape(count, width)
 
     return n_rows, blocks()

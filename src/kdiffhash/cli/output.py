@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,20 +16,25 @@ if TYPE_CHECKING:
 def show(result: dict[str, Any], as_json: bool) -> None:
     """Print a result: as JSON, or its values as a list and its `rows` as a table."""
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(_plain(result), indent=2, allow_nan=False))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
     rows = result.get("rows")
     for name, value in result.items():
         if name != "rows":
-            console.print(f"[bold]{name.replace('_', ' ')}[/]: {_text(value)}", highlight=False)
+            console.print(
+                f"[bold]{name.replace('_', ' ')}[/]: {escape(_text(value))}", highlight=False
+            )
     if rows:
-        table = Table(*[column.replace("_", " ") for column in rows[0]], header_style="bold")
+        table = Table(header_style="bold")
+        for number, column in enumerate(rows[0]):
+            table.add_column(column.replace("_", " "), no_wrap=number == 0)
         for row in rows:
-            table.add_row(*[_text(value) for value in row.values()])
+            table.add_row(*[escape(_text(value)) for value in row.values()])
         console.print(table)
 
 
@@ -72,6 +78,15 @@ def _bar(quiet: bool) -> Progress | None:
         Remaining(),
         console=Console(stderr=True),
     )
+
+
+def _plain(value: Any) -> Any:
+    """The value with infinity, which JSON lacks, as text."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(value: Any) -> str:

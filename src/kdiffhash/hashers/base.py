@@ -76,6 +76,7 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 f"{type(self).__name__} requires y to be passed, but the target y is None: "
                 "the id of the thing that each row shows"
             )
+        self._forget()
         rows, labels = validate_data(
             self, X, y, dtype="numeric", y_numeric=False, ensure_min_samples=2
         )
@@ -103,6 +104,7 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         -------
         self
         """
+        self._forget()
         rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)))
 
@@ -159,8 +161,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         distances : int64 array of shape (p,)
         """
         check_is_fitted(self)
-        rows = self._check_rows(X)
-        checked, _ = check_pairs(pairs, np.ones(len(np.asarray(pairs)), bool), len(rows))
+        rows, numbers = self._check_rows(X), np.atleast_1d(np.asarray(pairs))
+        checked, _ = check_pairs(numbers, np.ones(len(numbers), bool), len(rows))
         used, members = np.unique(checked, return_inverse=True)
         codes = self._encoder().encode(rows[used], self.n_jobs)
         left, right = members.reshape(-1, 2).T
@@ -174,6 +176,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Pairs are drawn from the labels with a fixed seed. In a search over parameters, keep the
         rows of a thing together, for instance with ``GroupKFold`` and ``groups=y``.
         """
+        if len(np.asarray(y)) != len(np.asarray(X)):
+            raise ValueError(f"X has {len(np.asarray(X))} rows, y has {len(np.asarray(y))} labels")
         pairs, similar = draw_pairs(y, self.n_positives, self.n_negatives, random_state=0)
         return 1 - roc(self.pair_distance(X, pairs), similar).fnr_at(0.01)
 
@@ -215,13 +219,13 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def truncate(self, n_bits: int) -> Self:
         """A hasher of the first `n_bits` bits; its codes are prefixes of this one's codes."""
         check_is_fitted(self)
-        if not 1 <= n_bits <= self.n_bits_:
+        if not isinstance(n_bits, int | np.integer) or not 1 <= n_bits <= self.n_bits_:
             raise ValueError(f"n_bits must lie in 1..{self.n_bits_}, got {n_bits}")
+        names = [name for name in self._per_bit if hasattr(self, name)]
         short = copy.copy(self)
-        short.n_bits = n_bits
-        for name in self._per_bit:
-            if hasattr(self, name):
-                setattr(short, name, getattr(self, name)[:n_bits].copy())
+        short.n_bits = int(n_bits)
+        for name in names:
+            setattr(short, name, getattr(self, name)[:n_bits].copy())
         return short
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -259,11 +263,18 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _encoder(self) -> Encoder:
         return Encoder(self.preprocess, self._feature_map(), self.directions_, self.thresholds_)
 
+    def _forget(self) -> None:
+        """Drop what was learned, so that a fit that fails leaves no mixture of old and new."""
+        for name in self._fitted:
+            self.__dict__.pop(name, None)
+
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         """Check the shape; values are checked tile by tile, so that big files are read once."""
         rows: NDArray[Any] = validate_data(
             self, X, reset=False, dtype="numeric", ensure_all_finite=False
         )
+        if rows.dtype.kind not in "biuf":
+            raise ValueError(f"X must hold numbers, got {rows.dtype}")
         return rows
 
     def _check_params(self) -> None:

@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from ..directions import smallest_eigenvectors
-from ..encode import compute_features
 from ..kernels import IdentityMap, Rows
 from ..pairs import Pairs, Similar
 from ..parallel import one_blas_thread
-from ..preprocess import Preprocess
+from ..preprocess import Preprocess, preprocess_rows
 from .base import BaseHasher
 
 
@@ -30,6 +29,7 @@ class UnsupervisedHasher(BaseHasher):
 
     def fit(self, X: ArrayLike, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
         """Learn from rows; `y` and `groups` are ignored."""
+        self._forget()
         rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         return self._fit_rows(rows)
 
@@ -38,8 +38,7 @@ class UnsupervisedHasher(BaseHasher):
 
     def _fit_rows(self, X: NDArray[Any]) -> Self:
         self._check_params()
-        nothing = IdentityMap(np.zeros(X.shape[1], np.float32))
-        rows = compute_features(X, self.preprocess, nothing, self.n_jobs)
+        rows = preprocess_rows(X, self.preprocess)
         self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         rows -= self.offset_
         with one_blas_thread():

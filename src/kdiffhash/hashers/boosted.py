@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from .._numba import sweep
 from ..directions import smallest_eigenvectors
-from ..encode import Encoder, compute_features
+from ..encode import Encoder
 from ..kernels import IdentityMap, Rows
 from ..pairs import Pairs, Similar, check_both_kinds
 from ..parallel import run, sum_tiles
-from ..preprocess import Preprocess
+from ..preprocess import Preprocess, preprocess_rows
 from ..thresholds import BitRates, cut_value
 from .base import BaseHasher
 
@@ -104,8 +104,7 @@ class BoostedHash(BaseHasher):
         n_bits = 128 if self.n_bits is None else int(self.n_bits)
         used, members = np.unique(pairs, return_inverse=True)
         rows = X[used]
-        nothing = IdentityMap(np.zeros(X.shape[1], np.float32))
-        features = compute_features(rows, self.preprocess, nothing, self.n_jobs)
+        features = preprocess_rows(rows, self.preprocess)
         self.offset_ = features.mean(axis=0, dtype=np.float64).astype(np.float32)
         features -= self.offset_
         if not features.any():

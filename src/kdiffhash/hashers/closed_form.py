@@ -109,7 +109,7 @@ class ClosedFormHasher(BaseHasher):
         """Forget what was learned, and fix the features by the rows of the first batch."""
         self._check_params()
         self._stream = None
-        self._forget_solution()
+        self._forget()
         with one_blas_thread():
             self._fix_features(X)
         width = self._feature_map().width
@@ -166,15 +166,17 @@ class ClosedFormHasher(BaseHasher):
     def __getattr__(self, name: str) -> Any:
         """Find the thresholds that are still owed to a stream when someone asks for them."""
         if name in _FOUND_BY_SEARCH and "directions_" in self.__dict__ and self._stream is not None:
-            self._finish()
+            try:
+                self._finish()
+            except ValueError as error:  # pairs of one kind only, so far
+                raise AttributeError(f"{name} cannot be found yet: {error}") from error
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle the hash, not the statistics that it was made from."""
-        if "directions_" in self.__dict__:
-            _ = self.thresholds_
-        return {**super().__getstate__(), "_stream": None}
+        """Copy and pickle a stream that goes on, but not the statistics of a finished one."""
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_stream": None} if "thresholds_" in self.__dict__ else state
 
     def _current_stream(self) -> _Stream:
         stream = self._stream
@@ -183,6 +185,11 @@ class ClosedFormHasher(BaseHasher):
         return stream
 
     # -- for subclasses -------------------------------------------------------------------------
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not 0 < self.threshold_weight < np.inf:
+            raise ValueError(f"threshold_weight must be above 0, got {self.threshold_weight}")
 
     @property
     def _needs_cross(self) -> bool:

@@ -22,10 +22,10 @@ from ..kernels import (
     takes_gamma,
 )
 from ..moments import PairMoments
-from ..parallel import sum_tiles
+from ..parallel import one_blas_thread, sum_tiles
 from ..preprocess import Preprocess, preprocess_rows
 from .closed_form import ClosedFormHasher
-from .linear import alpha_for
+from .linear import alpha_for, check_ridge
 
 _SAMPLE = 100_000  # rows that k-means and the covariance see
 _MEDIAN_ROWS = 2_000  # rows whose distances to the basis give the median
@@ -68,13 +68,15 @@ class KernelHasher(ClosedFormHasher):
                 raise ValueError(
                     f"basis must be 'random', 'kmeans' or an array of rows, got {self.basis!r}"
                 )
-            if self.n_basis < 1:
-                raise ValueError(f"n_basis must be at least 1, got {self.n_basis}")
+            if not isinstance(self.n_basis, int | np.integer) or self.n_basis < 1:
+                raise ValueError(f"n_basis must be a whole number from 1, got {self.n_basis!r}")
             if self.n_bits is not None and self.n_bits > self.n_basis:
                 raise ValueError(self._too_many_bits(self.n_bits, self.n_basis))
         is_number = isinstance(self.gamma, int | float | np.integer | np.floating)
-        if self.gamma != "median" and not (is_number and self.gamma > 0):
+        if self.gamma != "median" and not (is_number and 0 < self.gamma < np.inf):
             raise ValueError(f"gamma must be a number above 0 or 'median', got {self.gamma!r}")
+        if self.kernel_params and self.kernel in ("rbf", "mahalanobis"):
+            raise ValueError(f"kernel={self.kernel!r} takes gamma and no kernel_params")
 
     def _fix_features(self, X: NDArray[Any]) -> None:
         self.__dict__.pop("metric_", None)
@@ -126,8 +128,13 @@ class KernelHasher(ClosedFormHasher):
         size = np.abs(gram).sum(axis=1).max()  # bounds the largest eigenvalue
         if size == 0:
             raise ValueError("the kernel is zero on all basis rows; choose another gamma or kernel")
-        gram += _GRAM_FLOOR * size * np.eye(len(gram))
-        return gram
+        floor = _GRAM_FLOOR * size
+        with one_blas_thread():
+            if self.kernel in ("sigmoid", "additive_chi2") or callable(self.kernel):
+                # Maybe not positive definite: lift the eigenvalues that are too small.
+                values64, vectors = np.linalg.eigh(gram)
+                return np.asarray((vectors * np.maximum(values64, floor)) @ vectors.T)
+        return np.asarray(gram + floor * np.eye(len(gram)))
 
     def _too_many_bits(self, n_bits: int, width: int) -> str:
         return (
@@ -318,8 +325,7 @@ class KernelLDAHash(KernelHasher):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if not self.ridge >= 0:
-            raise ValueError(f"ridge must not be negative, got {self.ridge}")
+        check_ridge(self.ridge)
 
     def _directions(
         self, positive: PairMoments, negative: PairMoments, n_bits: int

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..directions import Moment, diff_directions, lda_directions, round_directions
-from ..encode import compute_features
 from ..kernels import IdentityMap
 from ..moments import PairMoments
-from ..preprocess import Preprocess
+from ..preprocess import Preprocess, preprocess_rows
 from .closed_form import ClosedFormHasher
 
 _MEAN_ROWS = 100_000  # rows that the offset is estimated from
@@ -28,6 +27,12 @@ def alpha_for(moment: Moment, alpha: float | None) -> float:
     return float(alpha)
 
 
+def check_ridge(ridge: float) -> None:
+    """Refuse a ridge that is negative or not a number."""
+    if not 0 <= ridge < np.inf:
+        raise ValueError(f"ridge must not be negative or infinite, got {ridge}")
+
+
 class LinearHasher(ClosedFormHasher):
     """Base class of the linear closed forms."""
 
@@ -37,8 +42,7 @@ class LinearHasher(ClosedFormHasher):
 
     def _fix_features(self, X: NDArray[Any]) -> None:
         step = -(-len(X) // _MEAN_ROWS)
-        nothing = IdentityMap(np.zeros(X.shape[1], np.float32))
-        rows = compute_features(X[::step], self.preprocess, nothing, self.n_jobs)
+        rows = preprocess_rows(X[::step], self.preprocess)
         mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
         # Only an offset that would cost precision is taken away: any other would make the codes
         # of a stream depend, in the last digit, on what its first batch happens to be.
@@ -207,8 +211,7 @@ class LDAHash(LinearHasher):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if not self.ridge >= 0:
-            raise ValueError(f"ridge must not be negative, got {self.ridge}")
+        check_ridge(self.ridge)
 
     def _directions(
         self, positive: PairMoments, negative: PairMoments, n_bits: int
