@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import kdiffhash
-from kdiffhash import DiffHash, KernelDiffHash, LDAHash, ModelFileError
+from kdiffhash import DiffHash, KernelDiffHash, LDAHash, ModelFileError, model_file
 
 KEPT = Path(__file__).parent / "data"
 
@@ -101,6 +103,77 @@ def test_other_safetensors_newer_formats_and_folders_are_refused(saved, tmp_path
         kdiffhash.load(tmp_path / "none")
     with pytest.raises(ValueError, match="holds a KernelDiffHash"):
         DiffHash.load(saved[1])
+
+
+def resaved(saved, tmp_path, change):
+    """A file with a right checksum whose header or arrays were changed."""
+    header, arrays = model_file.read_model_file(saved[1])
+    change(header, arrays)
+    header["sha256"] = model_file._checksum(header, arrays)
+    save_file(arrays, tmp_path / "forged", metadata={"kdiffhash": json.dumps(header)})
+    return tmp_path / "forged"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h, a: a.update(basis_=np.zeros((50, 3000), np.float32)),
+        lambda h, a: a.update(basis_=a["basis_"][:49]),
+        lambda h, a: a.update(metric_=np.zeros((12, 2), np.float32)),
+        lambda h, a: a.update(directions_=a["directions_"].astype(np.float64)),
+        lambda h, a: a.update(thresholds_=np.full(20, np.nan, np.float32)),
+        lambda h, a: a.update(thresholds_=np.zeros(20, np.int8)),
+        lambda h, a: a.pop("directions_"),
+        lambda h, a: h["params"].update(preprocess="hellingr"),
+        lambda h, a: h["params"].update(surprise=1),
+        lambda h, a: h["scalars"].update(gamma_="abc"),
+        lambda h, a: h["scalars"].update(n_features_in_=2),
+        lambda h, a: h.update({"class": "BaseHasher"}),
+        lambda h, a: h.pop("params"),
+    ],
+)
+def test_forged_files_are_refused(saved, tmp_path, change):
+    with pytest.raises(ModelFileError):
+        kdiffhash.load(resaved(saved, tmp_path, change))
+
+
+def test_names_in_a_file_cannot_replace_methods(saved, tmp_path, things):
+    path = resaved(saved, tmp_path, lambda h, a: h["scalars"].update(transform=3))
+    np.testing.assert_array_equal(
+        kdiffhash.load(path).transform(things[0]), saved[0].transform(things[0])
+    )
+
+
+def test_a_header_without_end_is_refused(saved, tmp_path):
+    save_file({"a": np.zeros(3)}, tmp_path / "deep", metadata={"kdiffhash": "[" * 200_000})
+    with pytest.raises(ModelFileError, match="damaged header"):
+        kdiffhash.load(tmp_path / "deep")
+
+
+def test_threads_may_save_to_one_path(saved):
+    hasher, path = saved
+    content = path.read_bytes()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: hasher.save(path), range(40)))
+    assert path.read_bytes() == content
+    assert len(list(path.parent.iterdir())) == 1
+
+
+def test_links_stay_links_and_special_files_stay(saved, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(saved[1])
+    saved[0].save(link)
+    assert link.is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        saved[0].save(tmp_path / "pipe")
+
+
+def test_a_basis_given_as_a_list_is_saved(things, tmp_path):
+    X, y = things
+    hasher = KernelDiffHash(8, basis=X[:20].tolist()).fit(X, y)
+    hasher.save(tmp_path / "m")
+    np.testing.assert_array_equal(kdiffhash.load(tmp_path / "m").transform(X), hasher.transform(X))
 
 
 def test_functions_cannot_be_saved(things, tmp_path):

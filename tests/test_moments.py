@@ -98,5 +98,7 @@ def test_what_cannot_be_asked_is_explained(case):
         _ = PairMoments.zeros(3).mean
     with pytest.raises(ValueError, match="37 and 3 features"):
         _ = moments + PairMoments.zeros(3)
+    with pytest.raises(ValueError, match="row numbers from 0 to 299"):
+        PairMoments.of(features, np.array([[0, 300]]))
     with pytest.raises(ValueError, match=r"0\.\.4095"):
         PairMoments.of(np.full((2, 3), 5000, np.int16), pairs[:0])

@@ -61,6 +61,41 @@ def test_groups_give_all_positives_where_there_are_few():
     assert sorted(map(tuple, pairs[similar].tolist())) == [(0, 2), (1, 2)]
 
 
+@given(labels, st.data())
+@settings(deadline=None)
+def test_positives_across_groups_are_all_there(y, data):
+    groups = data.draw(st.lists(st.integers(0, 3), min_size=len(y), max_size=len(y)))
+    wanted = {
+        (i, j) for i, j in combinations(range(len(y)), 2) if y[i] == y[j] and groups[i] != groups[j]
+    }
+    if not wanted or len({*zip(y, groups)}) < 3:
+        return
+    try:
+        pairs, similar = draw_pairs(y, 1000, 1, groups=groups, random_state=0)
+    except ValueError as error:
+        assert "different things lie in different groups" in str(error)  # noqa: PT017
+        return
+    assert {tuple(pair) for pair in pairs[similar].tolist()} == wanted
+    assert similar.sum() == len(wanted)
+
+
+def test_few_pairs_across_groups_cost_little():
+    groups = np.zeros(100_000, int)
+    groups[:4] = 1
+    pairs, similar = draw_pairs(np.arange(100_000) % 2, 1000, 10, groups=groups, random_state=0)
+    assert similar.sum() == 1000
+    assert ((pairs < 4).sum(axis=1) == 1).all()
+
+
+def test_negatives_across_groups_are_uniform():
+    y, groups = np.array([0, 0, 0, 1, 2, 1]), np.array([0, 1, 0, 0, 0, 1])
+    wanted = [(i, j) for i in range(6) for j in range(6) if y[i] != y[j] and groups[i] != groups[j]]
+    pairs, similar = draw_pairs(y, 1, 1000 * len(wanted), groups=groups, random_state=0)
+    counts = Counter(map(tuple, pairs[~similar].tolist()))
+    assert set(counts) == set(wanted)
+    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in wanted)
+
+
 def test_one_huge_thing_does_not_stall_negatives():
     y = np.zeros(200_000, int)
     y[-1] = 1
@@ -79,6 +114,8 @@ def test_the_same_seed_gives_the_same_pairs():
     ("arguments", "message"),
     [
         ({"y": [1, 1, 1]}, "one class"),
+        ({"y": []}, "y is empty"),
+        ({"y": np.array([1, None, "a"], object)}, "mixes kinds"),
         ({"y": [1, 2, 3]}, "no positive pairs"),
         ({"y": [[1], [2]]}, "one-dimensional"),
         ({"y": [0.0, np.nan]}, "NaN"),

@@ -1,3 +1,4 @@
+import os
 import threading
 
 import numpy as np
@@ -66,6 +67,24 @@ def test_the_limit_on_blas_is_shared_and_lifted_by_the_last():
         leave.set()
         thread.join()
         assert blas_threads() == {1}  # the thread that set the limit is gone, this one needs it
+    assert blas_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_blas_is_limited_can_limit_it_too():
+    before = blas_threads()
+    with one_blas_thread():
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with one_blas_thread():
+                inside = blas_threads()
+            os.write(write, b"ok" if inside == {1} and blas_threads() == before else b"no")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 2) == b"ok"
+        os.close(read)
+        os.close(write)
     assert blas_threads() == before
 
 

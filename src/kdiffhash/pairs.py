@@ -171,16 +171,19 @@ def _positives_by_thing(
         usable = usable[low[usable] < high[usable]]
     if not len(usable):
         raise _no_positives(group)
-    chosen = usable[rng.integers(len(usable), size=n_wanted)]
+    thing = usable[rng.integers(len(usable), size=n_wanted)]
+    pairs = np.empty((n_wanted, 2), np.int64)
 
-    def draw(which: NDArray[np.int64]) -> Pairs:
-        thing = chosen[which]
-        i = rng.integers(size[thing])
-        j = rng.integers(size[thing] - 1)
+    def draw(again: NDArray[np.int64]) -> None:
+        mine = thing[again]
+        i, j = rng.integers(size[mine]), rng.integers(size[mine] - 1)
         j += j >= i
-        return order[start[thing][:, None] + np.stack([i, j], axis=1)]
+        pairs[again] = order[start[mine][:, None] + np.stack([i, j], axis=1)]
 
-    return _redraw_within_groups(draw, group, n_wanted)
+    draw(np.arange(n_wanted))
+    if group is not None:
+        _redraw(draw, lambda: group[pairs[:, 0]] == group[pairs[:, 1]])
+    return pairs
 
 
 def _negatives(
@@ -189,30 +192,46 @@ def _negatives(
     n_wanted: int,
     rng: np.random.Generator,
 ) -> Pairs:
-    """Negatives, each equally likely, with repetition."""
-    order, start, size = _by_thing(things)
-    if len(size) < 2:
-        raise ValueError(
-            f"y has {'one class' if len(size) else 'no rows'}; "
-            "negative pairs need rows of at least two different things"
-        )
-    # Drawing the second row from outside the first one's thing costs nothing even where one thing
-    # holds nearly all rows; drawing both freely and rejecting would then take for ever.
-    others = len(things) - size
-    ends = np.cumsum(size * others)
+    """Negatives, each equally likely, with repetition.
 
-    def draw(which: NDArray[np.int64]) -> Pairs:
-        number = rng.integers(ends[-1], size=len(which))
-        thing = np.searchsorted(ends, number, side="right")
-        inside, outside = np.divmod(
-            number - (ends[thing] - size[thing] * others[thing]), others[thing]
+    The first row is drawn by how many partners it has, the second from outside the first one's
+    thing, or from outside its group if that leaves fewer rows. Drawing both freely and rejecting
+    would take for ever where one thing or group holds nearly all rows.
+    """
+    n_rows = len(things)
+    keys = [things] if group is None else [things, group]
+    sorted_by = [_by_thing(key) for key in keys]
+    sizes = np.stack([size[key] for key, (_, _, size) in zip(keys, sorted_by, strict=True)])
+    n_partners = n_rows - sizes.sum(axis=0)
+    if group is not None:  # rows of the same thing and the same group were taken off twice
+        _, cell, count = np.unique(
+            things * (group.max() + 1) + group, return_inverse=True, return_counts=True
         )
-        outside += size[thing] * (outside >= start[thing])
-        return np.stack([order[start[thing] + inside], order[outside]], axis=1)
-
-    if group is not None and not _some_negative_spans_groups(things, group):
+        n_partners += count[cell]
+    ends = np.cumsum(n_partners)
+    if ends[-1] == 0:
+        if things.max() == 0:
+            raise ValueError(
+                "y has one class; negative pairs need rows of at least two different things"
+            )
         raise ValueError("no two rows of different things lie in different groups")
-    return _redraw_within_groups(draw, group, n_wanted)
+    first = np.searchsorted(ends, rng.integers(ends[-1], size=n_wanted), side="right")
+    which = sizes[:, first].argmax(axis=0)  # leave out the larger of its thing and its group
+    second = np.empty_like(first)
+
+    def draw(again: NDArray[np.int64]) -> None:
+        for number, (key, (order, start, size)) in enumerate(zip(keys, sorted_by, strict=True)):
+            mine = again[which[again] == number]
+            own = key[first[mine]]
+            place = rng.integers(n_rows - size[own])
+            second[mine] = order[place + size[own] * (place >= start[own])]
+
+    def wrong() -> NDArray[np.bool_]:
+        return np.asarray(np.logical_or.reduce([key[first] == key[second] for key in keys]))
+
+    draw(np.arange(n_wanted))
+    _redraw(draw, wrong)
+    return np.stack([first, second], axis=1)
 
 
 def _by_thing(
@@ -224,33 +243,16 @@ def _by_thing(
     return order, np.cumsum(size) - size, size
 
 
-def _redraw_within_groups(
-    draw: Callable[[NDArray[np.int64]], Pairs], group: NDArray[np.int64] | None, n_wanted: int
-) -> Pairs:
-    """Draw every pair, and draw those again (rejection) that lie within one group."""
-    pairs = draw(np.arange(n_wanted))
-    if group is None:
-        return pairs
+def _redraw(
+    draw: Callable[[NDArray[np.int64]], None], wrong: Callable[[], NDArray[np.bool_]]
+) -> None:
+    """Draw those pairs again (rejection) that are wrong, until none is."""
     for _ in range(10_000):
-        again = np.flatnonzero(group[pairs[:, 0]] == group[pairs[:, 1]])
+        again = np.flatnonzero(wrong())
         if not len(again):
-            return pairs
-        pairs[again] = draw(again)
-    raise ValueError(
-        "nearly all rows are in one group, so pairs across groups are too rare to draw"
-    )
-
-
-def _some_negative_spans_groups(things: NDArray[np.int64], group: NDArray[np.int64]) -> bool:
-    """Whether two rows differ in both: not so only if all rows share a row or column of the table.
-
-    Rows are cells (thing, group); a set of cells without such a pair lies in one line.
-    """
-    other = (things != things[0]) & (group != group[0])
-    if other.any():
-        return True
-    in_line = (things != things[0]).any() and (group != group[0]).any()
-    return bool(in_line)
+            return
+        draw(again)
+    raise ValueError("pairs across groups are too rare to draw; drop groups?")
 
 
 def _no_positives(group: NDArray[np.int64] | None) -> ValueError:

@@ -120,6 +120,14 @@ def test_info_tells_what_is_in_a_model(folder):
     assert "KernelLDAHash" in run("info", folder / "model")
 
 
+def test_paths_with_brackets_and_infinite_parameters(folder, things, tmp_path):
+    odd = tmp_path / "a[/b].safetensors"
+    odd.parent.mkdir()
+    kdiffhash.DiffHash(4, alpha=np.inf).fit(*things).save(odd)
+    assert run("info", odd, "--json")["parameters"]["alpha"] == "inf"
+    assert "b].safetensors" in run("info", odd)
+
+
 def test_help_and_version():
     assert run("--version").strip() == f"kdiffhash {kdiffhash.__version__}"
     for command in ("train", "encode", "eval", "info"):
@@ -136,6 +144,12 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
     np.save(tmp_path / "few.npy", np.zeros(3))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "none.npz", q=np.zeros(3))
+    (tmp_path / "misnamed.npy").write_bytes((folder / "all.npz").read_bytes())
+    (tmp_path / "misnamed.npz").write_bytes(x.read_bytes())
+    (tmp_path / "rows.csv").write_text("1,2,3")
+    flipped = bytearray((folder / "all.npz").read_bytes())
+    flipped[3000] ^= 255  # in the rows, so that the checksum of the archive does not fit
+    (tmp_path / "flipped.npz").write_bytes(flipped)
     (tmp_path / "cut.npy").write_bytes(x.read_bytes()[:500])
     (tmp_path / "cut.npz").write_bytes((folder / "all.npz").read_bytes()[:500])
     cases = [
@@ -151,6 +165,12 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
         (["encode", model, x, "-o", tmp_path / "c.txt"], "must end in .npy"),
         (["encode", x, x, "-o", out], "not a model file"),
         (["encode", model, x, "-o", out, "--bits", 21], "1..20"),
+        (["encode", model, tmp_path / "misnamed.npy", "-o", out], "is an .npz file"),
+        (["train", tmp_path / "misnamed.npz", "-o", tmp_path / "m"], "name it .npy"),
+        (["encode", model, tmp_path / "flipped.npz", "-o", out], "damaged"),
+        (["encode", model, tmp_path / "rows.csv", "-o", out], "rows are read from"),
+        (["eval", model, folder / "all.npz", "--bits", 24], "the model has 20 bits"),
+        (["train", folder / "pairs.npz", "-o", tmp_path / "m", "--across-groups"], "of its own"),
         (["eval", model, x], "--labels"),
         (["train", x, "-o", tmp_path / "m"], "--labels"),
         (["train", x, "--labels", tmp_path / "one.npy", "-o", tmp_path / "m"], "one class"),

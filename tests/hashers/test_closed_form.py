@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -158,6 +160,13 @@ def test_n_bits_follows_the_data(things):
         (KernelDiffHash(gamma="mean"), "gamma must be"),
         (KernelDiffHash(norm="l1"), "norm must be"),
         (KernelLDAHash(n_basis=0), "n_basis must be"),
+        (KernelLDAHash(n_basis=50.5), "n_basis must be"),
+        (KernelLDAHash(gamma=np.inf), "gamma must be"),
+        (KernelLDAHash(kernel_params={"gamma": 5}), "no kernel_params"),
+        (KernelLDAHash(ridge=np.inf), "ridge must not"),
+        (LDAHash(threshold_weight=0), "threshold_weight must be"),
+        (LDAHash(threshold_weight=np.nan), "threshold_weight must be"),
+        (LDAHash(n_jobs=1.5), "n_jobs must be"),
     ],
 )
 def test_what_cannot_be_is_explained(things, hasher, message):
@@ -215,3 +224,61 @@ def test_kernel_beats_linear_where_things_are_not_linear():
     kernel = KernelLDAHash(3, n_basis=200, gamma=2.0, random_state=0).fit(X, y)
     assert linear < 0.6
     assert roc(kernel.pair_distance(X, pairs), similar).auc > 0.9
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-10, 1e15, 1e20])
+@pytest.mark.parametrize("preprocess", [None, "unit"])
+def test_the_scale_of_the_data_does_not_matter(things, scale, preprocess):
+    X, y = things
+    hasher = KernelLDAHash(32, n_basis=100, preprocess=preprocess, random_state=0)
+    wanted = clone(hasher).fit(X, y).score(X, y)
+    scaled = X.astype(np.float64) * scale
+    assert clone(hasher).fit(scaled, y).score(scaled, y) == pytest.approx(wanted, abs=0.03)
+
+
+def test_a_failed_refit_leaves_no_mixture(things):
+    X, y = things
+    hasher = KernelDiffHash(8, kernel="linear", n_basis=50).fit(X, y)
+    with pytest.raises(ValueError, match="one class"):
+        hasher.fit(X[:, :3], np.zeros(len(X)))
+    with pytest.raises(NotFittedError):
+        hasher.transform(X[:, :3])
+
+
+def test_a_stream_can_be_pickled_and_goes_on(things):
+    X, y = things
+    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
+    stream = LDAHash(6).partial_fit_pairs(X, pairs[::2], similar[::2])
+    stream = pickle.loads(pickle.dumps(stream)).partial_fit_pairs(X, pairs[1::2], similar[1::2])
+    stream.partial_fit_thresholds(X, pairs[similar], similar[similar])
+    assert not hasattr(stream, "thresholds_")  # no negatives yet
+    stream = pickle.loads(pickle.dumps(stream))
+    stream.partial_fit_thresholds(X, pairs[~similar], similar[~similar])
+    whole = LDAHash(6).fit_pairs(X, pairs, similar)
+    np.testing.assert_array_equal(stream.truncate(4).transform(X), whole.truncate(4).transform(X))
+
+
+@pytest.mark.parametrize("kernel", ["sigmoid", "additive_chi2"])
+def test_kernels_that_are_not_positive_definite_work(things, kernel):
+    X, y = things
+    if kernel == "additive_chi2":  # takes no negative values
+        X = X - X.min()
+    for cls in (KernelDiffHash, KernelLDAHash):
+        assert cls(16, kernel=kernel, n_basis=80).fit(X, y).score(X, y) > 0.05
+
+
+def test_a_function_never_sees_what_fills_up_a_tile(things):
+    X, y = things
+    cosine = lambda a, b: (  # noqa: E731
+        a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
+    )
+    function = KernelLDAHash(16, kernel=cosine, n_basis=80, random_state=0).fit(X, y)
+    named = KernelLDAHash(16, kernel="cosine", n_basis=80, random_state=0).fit(X, y)
+    assert function.score(X, y) == pytest.approx(named.score(X, y), abs=0.03)
+
+    def spoil(a, b):
+        b[:] = 0
+        return a @ b.T
+
+    with pytest.raises(ValueError, match="read-only"):
+        KernelLDAHash(4, kernel=spoil, n_basis=20).fit(X, y)
