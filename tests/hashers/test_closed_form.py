@@ -134,6 +134,7 @@ def test_defaults_that_suit_the_moment(things):
             np.testing.assert_array_equal(one.directions_, other.directions_)
 
 
+@pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
 def test_n_bits_follows_the_data(things):
     X, y = things
     assert DiffHash().fit(X, y).n_bits_ == 12

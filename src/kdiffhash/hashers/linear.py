@@ -104,8 +104,8 @@ class DiffHash(LinearHasher):
     >>> from sklearn.datasets import load_digits
     >>> from kdiffhash import DiffHash
     >>> X, y = load_digits(return_X_y=True)
-    >>> DiffHash(n_bits=9, random_state=0).fit(X, y).transform(X).shape
-    (1797, 2)
+    >>> DiffHash(n_bits=6, random_state=0).fit(X, y).transform(X).shape
+    (1797, 1)
     """
 
     def __init__(
