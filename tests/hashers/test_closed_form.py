@@ -246,6 +246,17 @@ def test_a_failed_refit_leaves_no_mixture(things):
         hasher.transform(X[:, :3])
 
 
+def test_a_failed_fit_ends_a_stream(things):
+    X, y = things
+    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
+    hasher = LDAHash(6).partial_fit_pairs(X, pairs, similar)
+    with pytest.raises(ValueError, match="one class"):
+        hasher.fit(X[:, :3], np.zeros(len(X)))
+    hasher.partial_fit_pairs(X, pairs, similar).partial_fit_thresholds(X, pairs, similar)
+    whole = LDAHash(6).fit_pairs(X, pairs, similar)
+    np.testing.assert_array_equal(hasher.transform(X), whole.transform(X))
+
+
 def test_a_stream_can_be_pickled_and_goes_on(things):
     X, y = things
     pairs, similar = draw_pairs(y, 500, 500, random_state=0)

@@ -80,6 +80,8 @@ class ClosedFormHasher(BaseHasher):
         self
         """
         first = self._stream is None
+        if first:
+            self._forget()
         rows = validate_data(self, X, dtype="numeric", reset=first)
         checked, flags = check_pairs(pairs, similar, len(rows))
         if first:
@@ -108,7 +110,6 @@ class ClosedFormHasher(BaseHasher):
     def _start(self, X: NDArray[Any]) -> None:
         """Forget what was learned, and fix the features by the rows of the first batch."""
         self._check_params()
-        self._stream = None
         self._forget()
         with one_blas_thread():
             self._fix_features(X)
@@ -117,6 +118,10 @@ class ClosedFormHasher(BaseHasher):
             raise ValueError(self._too_many_bits(self.n_bits, width))
         zeros = PairMoments.zeros(width, cross=self._needs_cross)
         self._stream = _Stream(zeros, zeros)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._stream = None
 
     def _forget_solution(self) -> None:
         for name in self._per_bit:
