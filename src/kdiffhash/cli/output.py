@@ -26,9 +26,8 @@ def show(result: dict[str, Any], as_json: bool) -> None:
     rows = result.get("rows")
     for name, value in result.items():
         if name != "rows":
-            console.print(
-                f"[bold]{name.replace('_', ' ')}[/]: {escape(_text(value))}", highlight=False
-            )
+            line = f"[bold]{name.replace('_', ' ')}[/]: {escape(_text(value))}"
+            console.print(line, highlight=False, soft_wrap=True)
     if rows:
         table = Table(header_style="bold")
         for number, column in enumerate(rows[0]):
