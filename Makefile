@@ -33,7 +33,7 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
-	for name in encode fit memory accuracy; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in encode fit memory data accuracy; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 $(VENV)/bin/python:

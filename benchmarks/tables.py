@@ -107,9 +107,70 @@ def speed() -> str:
     return table(["task", "beside its limit", "absolute"], rows) + "\n\n" + note
 
 
+def data_rows(what: str) -> list[dict]:
+    return [row for row in load("data")["rows"] if row["what"] == what]
+
+
+def views() -> str:
+    size, *methods = data_rows("views")
+    rows = []
+    for row in methods:
+        gap = "-"
+        if "codes_minus_this" in row:
+            value, low, high = (100 * number for number in row["codes_minus_this"])
+            gap = f"{value:.1f} ({low:.1f} to {high:.1f})"
+        rate = f"{100 * row['fnr_at_1e-3']:.1f} ({100 * row['fpr95']:.1f})"
+        rows.append([row["method"], str(row["n_bits"]), rate, gap])
+    header = [
+        "on the test pictures",
+        "bits",
+        "FNR % at 0.1 % FPR (FPR95 %)",
+        "codes minus this, 95 %",
+    ]
+    note = (
+        f"{size['n_patches']:,} patches of {size['n_points']:,} points, made in "
+        f"{size['seconds']:.0f} s on two cores. Learned from the training pictures; a million "
+        "negatives."
+    )
+    return note + "\n\n" + table(header, rows)
+
+
+def build() -> str:
+    (row,) = data_rows("build")
+    return (
+        f"On the {row['photos_given']} photographs of `{row['photos']}`, 1536 pixels wide: "
+        f"{row['photos_placed']} placed, {row['n_points']:,} points, {row['n_patches']:,} patches, "
+        f"{100 * row['share_added']:.0f} % of them added by projection, in {row['seconds']:.0f} s "
+        f"on two cores. {100 * row['share_within_2_px']:.1f} % of its positive pairs lie within 2 "
+        "pixels of the epipolar lines of the published cameras. FPR95 of SIFT on it is "
+        f"{100 * row['sift_fpr95']:.1f} %. COLMAP's threads make these figures vary a little from "
+        "run to run. (`python benchmarks/data.py`)"
+    )
+
+
+def patches() -> str:
+    (speed_row,) = data_rows("SIFT of patches")
+    rows = [
+        [
+            row["scene"],
+            row["sheets"],
+            f"{100 * row['equal_rows']:.0f} %",
+            f"{row['median_distance']:.1f}",
+        ]
+        for row in data_rows("SIFT of a scene")
+    ]
+    note = (
+        f"`sift_patches` describes {speed_row['n']:,} patches on two cores "
+        f"{speed_row['ratio_to_plain_loop']:.2f} times as quickly as a plain loop over OpenCV."
+    )
+    header = ["scene", "sheets", "rows equal to `sift.npy`", "median distance (length 512)"]
+    return note + "\n\n" + table(header, rows)
+
+
 BLOCKS = {
     "README.md": {"accuracy": accuracy_short},
-    "docs/results.md": {"accuracy": accuracy_full, "speed": speed},
+    "docs/results.md": {"accuracy": accuracy_full, "speed": speed, "patches": patches},
+    "docs/data.md": {"views": views, "build": build},
 }
 
 

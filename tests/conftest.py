@@ -1,8 +1,9 @@
-"""Data that several tests use, and where real scenes are found."""
+"""Data that several tests use, and where real scenes and photographs are found."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,46 @@ import pytest
 
 @pytest.fixture(scope="session")
 def scenes() -> Path:
-    root = os.environ.get("KDIFFHASH_SCENES")
+    return _named_folder("KDIFFHASH_SCENES", "scenes")
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    return _named_folder("KDIFFHASH_PHOTOS", "photographs")
+
+
+def _named_folder(variable: str, what: str) -> Path:
+    root = os.environ.get(variable)
     if not root or not Path(root).is_dir():
-        pytest.skip("KDIFFHASH_SCENES is not set to a folder of scenes")
+        pytest.skip(f"{variable} is not set to a folder of {what}")
     return Path(root)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory, worker_id) -> Path:
+    """A cache folder that all workers of a run share and that no other run has touched."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "kdiffhash-cache"
+    folder.mkdir(exist_ok=True)
+    os.environ["KDIFFHASH_CACHE"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def views(cache):
+    """The embedded set; one worker makes it while the others wait."""
+    from kdiffhash import load_views
+
+    lock = cache / "making-views"
+    try:
+        lock.touch(exist_ok=False)
+    except FileExistsError:
+        while not (cache / "views-made").exists():
+            time.sleep(0.2)
+    try:
+        return load_views()
+    finally:
+        (cache / "views-made").touch()
 
 
 @pytest.fixture(scope="session")

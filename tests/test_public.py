@@ -36,6 +36,8 @@ def test_public_names_are_these():
             "fnr_at_fpr",
             "hamming",
             "load",
+            "load_scene",
+            "load_views",
             "pack",
             "roc",
             "unpack",

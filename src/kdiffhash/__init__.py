@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .codes import hamming as hamming
     from .codes import pack as pack
     from .codes import unpack as unpack
+    from .datasets import load_scene as load_scene
+    from .datasets import load_views as load_views
     from .hashers import PAPER_SETTING as PAPER_SETTING
     from .hashers import BaseHasher as BaseHasher
     from .hashers import BoostedHash as BoostedHash
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "calibration": ["Calibration"],
     "codes": ["hamming", "pack", "unpack"],
+    "datasets": ["load_scene", "load_views"],
     "hashers": [
         "PAPER_SETTING",
         "BaseHasher",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kdiffhash.datasets import find_scene, load_scene
+from kdiffhash.datasets.scene import write_scene
 
 
 @pytest.fixture
@@ -40,6 +41,8 @@ def test_photos_that_are_all_zero_are_unknown(scene):
         ("info.txt", "0 1\nx 2\n", r"line 2"),
         ("info.txt", "", "empty"),
         ("info.txt", "0 1\n0 1\n", "info.txt has 2 lines"),
+        ("info.txt", "0 1\n0 1.5\n", r"line 2: 2 whole numbers wanted, got '0 1.5'"),
+        ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n0 0 0 1 0\n", r"m50_2_2_0.txt, line 3"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n0 0 0 9 5 0\n", r"m50_2_2_0.txt, line 2"),
         ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not fit info.txt"),
         ("sift.npy", "junk", "sift.npy cannot be read"),
@@ -53,12 +56,115 @@ def test_damage_is_named_by_file_and_line(scene, name, content, message):
 
 def test_missing_scenes_are_explained(tmp_path, monkeypatch, scene):
     monkeypatch.delenv("KDIFFHASH_SCENES", raising=False)
-    with pytest.raises(FileNotFoundError, match="KDIFFHASH_SCENES is not set"):
+    with pytest.raises(FileNotFoundError, match=r"KDIFFHASH_SCENES \(which is not set\)"):
+        find_scene("none")
+    monkeypatch.setenv("KDIFFHASH_SCENES", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"KDIFFHASH_SCENES={tmp_path}"):
         find_scene("none")
     (scene / "sift.npy").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no sift\.npy"):
+    with pytest.raises(FileNotFoundError, match=r"neither sift\.npy nor sheets"):
         load_scene(scene)
-    (scene / "m50_2_2_0.txt").unlink()
-    np.save(scene / "sift.npy", np.zeros((4, 8), np.uint8))
-    with pytest.raises(ValueError, match="no test list"):
-        load_scene(scene).test_pairs()
+
+
+def test_sheets_that_info_does_not_account_for(scene):
+    for number in range(2):
+        (scene / f"patches{number:04d}.bmp").touch()
+    with pytest.raises(ValueError, match=r"info.txt ends with line 4, which makes 1 sheets, but"):
+        load_scene(scene)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """400 points in 6 photos each; points and photos are numbered with gaps."""
+    points, photos = np.repeat(np.arange(400) * 3, 6), np.tile(np.arange(6) + 2, 400)
+    rng = np.random.default_rng(0)
+    write_scene(
+        tmp_path / "large",
+        np.zeros((2400, 64, 64), np.uint8),
+        points,
+        photos,
+        descriptors=np.arange(2400 * 4, dtype=np.uint8).reshape(2400, 4),
+        frames=rng.uniform(1, 9, (2400, 4)),
+        meta={},
+    )
+    return load_scene(tmp_path / "large")
+
+
+def test_a_written_scene_is_read_back(large):
+    assert large.points.tolist() == np.repeat(np.arange(400) * 3, 6).tolist()
+    assert large.photos.tolist() == np.tile(np.arange(6) + 2, 400).tolist()
+    assert large.patches.shape == (2400, 64, 64)
+    names = sorted(path.name for path in large.path.glob("m50_*"))
+    assert names == ["m50_12000_12000_0.txt", "m50_2000_2000_0.txt"]  # 400 points have 6000 pairs
+    pairs, similar = large.test_pairs()
+    assert len(pairs) == 12_000
+    assert similar.sum() == 6000
+    assert ((large.points[pairs[:, 0]] == large.points[pairs[:, 1]]) == similar).all()
+
+
+def test_lists_of_any_name_are_counted_by_their_lines(scene):
+    (scene / "m50_2_2_0.txt").rename(scene / "m50_500000_500000_0.txt")
+    assert len(load_scene(scene).test_pairs()[0]) == 2
+
+
+def test_more_negatives_for_a_list(large):
+    listed, flags = large.test_pairs()
+    pairs, similar = large.test_pairs(50_000, random_state=3)
+    assert similar.sum() == 6000
+    assert (~similar).sum() == 50_000
+    assert sorted(map(tuple, pairs[similar])) == sorted(map(tuple, listed[flags]))
+    assert (large.points[pairs[~similar]][:, 0] != large.points[pairs[~similar]][:, 1]).all()
+    again, _ = large.test_pairs(50_000, random_state=3)
+    np.testing.assert_array_equal(again, pairs)
+
+
+def test_pairs_across_photos(large, scene):
+    pairs, similar = large.draw_pairs(3000, 3000, across_photos=True, random_state=0)
+    assert (large.photos[pairs[:, 0]] != large.photos[pairs[:, 1]]).all()
+    assert similar.sum() == 3000
+    again, _ = large.draw_pairs(3000, 3000, across_photos=True, random_state=0)
+    np.testing.assert_array_equal(again, pairs)
+    (scene / "info.txt").write_text("0 0\n0 0\n5 0\n5 0\n")
+    unknown = load_scene(scene)
+    assert len(unknown.draw_pairs(2, 2, random_state=0)[0]) == 4
+    with pytest.raises(ValueError, match="does not say which photo"):
+        unknown.draw_pairs(2, 2, across_photos=True)
+    with pytest.raises(ValueError, match="does not say which photo"):
+        unknown.split(by="photos")
+
+
+def test_parts_share_no_point(large):
+    train, test = large.split(0.25, random_state=1)
+    assert not set(train.points) & set(test.points)
+    assert len(np.unique(test.points)) == 100
+    assert len(train) + len(test) == 2400
+    np.testing.assert_array_equal(test.descriptors, large.descriptors[test.rows])
+    np.testing.assert_array_equal(test.points, large.points[test.rows])
+    again, _ = large.split(0.25, random_state=1)
+    np.testing.assert_array_equal(again.rows, train.rows)
+    pairs, similar = test.test_pairs()  # not from the list, which has points of both parts
+    assert pairs.max() < len(test)
+    assert similar.sum() == 100 * 15
+    assert test.patches[5].shape == (64, 64)
+    inner, _ = test.split(0.5)
+    np.testing.assert_array_equal(inner.descriptors, large.descriptors[inner.rows])
+
+
+def test_parts_share_no_photo_on_request(large):
+    train, test = large.split(by="photos")
+    assert not set(train.points) & set(test.points)
+    assert not set(train.photos) & set(test.photos)
+    assert len(np.unique(train.photos)) == len(np.unique(test.photos)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_share": 0}, "between 0 and 1"),
+        ({"by": "colour"}, "by must be"),
+        ({"test_share": 0.001}, "too small"),
+    ],
+)
+def test_parts_that_cannot_be_made(large, options, message):
+    with pytest.raises(ValueError, match=message):
+        large.split(**options)

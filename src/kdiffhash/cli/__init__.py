@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from . import commands
+from . import commands, data
 
 app = typer.Typer(
     name="kdiffhash",
@@ -21,6 +21,7 @@ app.command("train")(commands.train)
 app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(commands.info)
+app.add_typer(data.app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

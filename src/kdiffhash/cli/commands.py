@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .options import Json, Seed, Threads
+
 _BLOCK = 24_000  # rows that `encode` holds at once; a multiple of all tile heights
 
 
@@ -49,9 +51,9 @@ DataFile = Annotated[Path, typer.Argument(help="Rows: .npy, .npz (array X) or a 
 Labels = Annotated[
     Path | None, typer.Option("--labels", help=".npy with the id of the thing each row shows.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all by default.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Descriptor = Annotated[
+    str, typer.Option("--descriptor", help="Of a scene: which descriptors (sift, hog).")
+]
 
 
 def train(
@@ -64,13 +66,14 @@ def train(
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Length of the codes.")] = None,
     basis: Annotated[int, typer.Option("--basis", min=1, help="Basis rows of a kernel.")] = 1000,
     preprocess: Annotated[
-        InputKind, typer.Option(help="auto: hellinger for scenes (RootSIFT), else none.")
+        InputKind, typer.Option(help="auto: hellinger for SIFT of scenes, else none.")
     ] = InputKind.auto,
     positives: Annotated[int, typer.Option(min=1, help="Similar pairs to draw.")] = 100_000,
     negatives: Annotated[int, typer.Option(min=1, help="Dissimilar pairs to draw.")] = 200_000,
     across_groups: Annotated[
         bool, typer.Option("--across-groups", help="Draw pairs across photos or groups only.")
     ] = False,
+    descriptor: Descriptor = "sift",
     seed: Seed = 0,
     threads: Threads = None,
     as_json: Json = False,
@@ -78,15 +81,16 @@ def train(
     """Learn a hash from rows and the ids of the things they show."""
     import kdiffhash
 
+    from ..progress import waiting
     from .inputs import pairs_of, read_all
-    from .output import show, waiting
+    from .output import show
 
     _check_writable(out)
-    source = read_all(data, labels)
+    source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
     if preprocess is InputKind.auto:
         from_scenes = all(path.suffix not in (".npy", ".npz") for path in data)
-        kind = "hellinger" if from_scenes else None
+        kind = "hellinger" if from_scenes and descriptor == "sift" else None
     elif preprocess is InputKind.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": threads}
@@ -120,6 +124,7 @@ def encode(
     data: DataFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the codes (.npy).")],
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
+    descriptor: Descriptor = "sift",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -129,8 +134,9 @@ def encode(
     from .. import load
     from ..codes import n_bytes
     from ..files import replacing
+    from ..progress import progress
     from .inputs import iter_rows
-    from .output import progress, show
+    from .output import show
 
     if out.suffix != ".npy":
         raise ValueError(f"codes are written as .npy, so --out must end in .npy: {out}")
@@ -139,7 +145,7 @@ def encode(
     hasher.n_jobs = threads
     if bits is not None:
         hasher = hasher.truncate(bits)
-    n_rows, blocks = iter_rows(data, _BLOCK)
+    n_rows, blocks = iter_rows(data, _BLOCK, descriptor)
     start = time.perf_counter()
     done = 0
     shape = (n_rows, n_bytes(hasher.n_bits_))
@@ -186,22 +192,24 @@ def evaluate(
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples of the 95 % intervals; 0 for none.")
     ] = 200,
+    descriptor: Descriptor = "sift",
     seed: Seed = 0,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
     from .. import load
+    from ..progress import waiting
     from .evaluation import evaluate_model, readable
     from .inputs import read_data
-    from .output import show, waiting
+    from .output import show
 
     hasher = load(model)
     hasher.n_jobs = threads
     with waiting("measuring", as_json):
         result = evaluate_model(
             hasher,
-            read_data(data, labels),
+            read_data(data, labels, descriptor),
             bits or [],
             positives,
             negatives,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..codes import hamming, truncate
 from ..hashers import BaseHasher
 from ..metrics import Roc, bootstrap, roc
-from ..pairs import Pairs, Similar, draw_pairs
+from ..pairs import Pairs, Similar
 from ..preprocess import Preprocess, preprocess_rows
 from .inputs import Data, pairs_of
 
@@ -107,12 +107,7 @@ def _test_pairs(
     """The positives of a scene's test list with drawn negatives, or pairs drawn from labels."""
     if data.scene is None or drawn:
         return pairs_of(data, n_positives, n_negatives, False, seed)
-    listed, similar = data.scene.test_pairs()
-    positives = listed[similar]
-    pairs, flags = draw_pairs(data.scene.points, 1, n_negatives, random_state=seed)
-    negatives = pairs[~flags]
-    both = np.concatenate([positives, negatives])
-    return both, np.arange(len(both)) < len(positives)
+    return data.scene.test_pairs(n_negatives, random_state=seed)
 
 
 def _things(data: Data, pairs: Pairs, similar: Similar) -> NDArray[Any] | None:

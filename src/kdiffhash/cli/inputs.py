@@ -41,7 +41,7 @@ class Data:
         return self.labels
 
 
-def read_data(path: Path, labels: Path | None = None) -> Data:
+def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") -> Data:
     """Open one input; `.npy` and scenes are memory-mapped."""
     if path.suffix == ".npy":
         data = Data(_read_npy(path))
@@ -57,7 +57,7 @@ def read_data(path: Path, labels: Path | None = None) -> Data:
     elif path.is_file():
         raise ValueError(f"{path}: rows are read from .npy, .npz or a scene folder")
     else:
-        scene = load_scene(path)
+        scene = load_scene(path, descriptor)
         data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
     if labels is not None:
         data = replace(data, labels=_read_npy(labels), scene=None)
@@ -71,13 +71,13 @@ def read_data(path: Path, labels: Path | None = None) -> Data:
     return data
 
 
-def read_all(paths: list[Path], labels: Path | None) -> Data:
+def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
     """Open inputs together; the ids of different inputs are different things."""
     if len(paths) == 1:
-        return read_data(paths[0], labels)
+        return read_data(paths[0], labels, descriptor)
     if labels is not None:
         raise ValueError("--labels goes with one input")
-    parts = [read_data(path) for path in paths]
+    parts = [read_data(path, descriptor=descriptor) for path in paths]
     if any(part.pairs is not None for part in parts):
         raise ValueError("explicit pairs go with one input")
     if len({part.rows.shape[1:] for part in parts}) > 1:
@@ -92,11 +92,11 @@ def read_all(paths: list[Path], labels: Path | None) -> Data:
     )
 
 
-def iter_rows(path: Path, block: int) -> tuple[int, Iterator[Array]]:
+def iter_rows(path: Path, block: int, descriptor: str) -> tuple[int, Iterator[Array]]:
     """Number of rows, and the rows in blocks, without reading a file as a whole."""
     if path.suffix == ".npz":
         return _stream_npz(path, block)
-    rows = read_data(path).rows
+    rows = read_data(path, descriptor=descriptor).rows
     return len(rows), (np.asarray(rows[i : i + block]) for i in range(0, len(rows), block))
 
 

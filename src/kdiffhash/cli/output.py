@@ -1,16 +1,10 @@
-"""What the commands print: JSON, or a table; progress on a terminal only."""
+"""What the commands print: JSON, or a table."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from typing import Any
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
@@ -35,48 +29,6 @@ def show(result: dict[str, Any], as_json: bool) -> None:
         for row in rows:
             table.add_row(*[escape(_text(value)) for value in row.values()])
         console.print(table)
-
-
-@contextmanager
-def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
-    """A progress bar on standard error; call the result with the number of steps done."""
-    bar = _bar(quiet)
-    if bar is None:
-        yield lambda done: None  # noqa: ARG005
-        return
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
-
-
-@contextmanager
-def waiting(what: str, quiet: bool) -> Iterator[None]:
-    """A spinner on standard error while something of unknown length runs."""
-    bar = _bar(quiet)
-    if bar is None:
-        yield
-        return
-    with bar:
-        bar.add_task(what, total=None)
-        yield
-
-
-def _bar(quiet: bool) -> Progress | None:
-    if quiet or not sys.stderr.isatty():
-        return None
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        Remaining(),
-        console=Console(stderr=True),
-    )
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,150 @@
+"""`kdiffhash data`: get, make and look at scenes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Json, Seed, Threads
+
+app = typer.Typer(
+    help="Scenes to learn from: the published ones, or from your own photographs.",
+    no_args_is_help=True,
+)
+
+SceneArgument = Annotated[Path, typer.Argument(help="A scene: folder or name.", metavar="SCENE")]
+
+
+class DescriptorKind(StrEnum):
+    """Descriptors that can be computed from patches."""
+
+    sift = "sift"
+    hog = "hog"
+
+
+class SheetKind(StrEnum):
+    """Files that patches are kept in."""
+
+    bmp = "bmp"
+    png = "png"
+    jpg = "jpg"
+
+
+@app.command()
+def fetch(
+    name: Annotated[
+        str,
+        typer.Argument(help="trevi, notredame-2007, halfdome, liberty, notredame or yosemite."),
+    ],
+    archive: Annotated[
+        Path | None, typer.Option("--from", help="A copy of the archive (.zip) you have already.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Another place to download from.")] = None,
+    md5: Annotated[str | None, typer.Option(help="Its MD5 sum, if you know it.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Cache folder; else KDIFFHASH_CACHE, or the user's.")
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Get a published scene and compute its SIFT descriptors; goes on after a break."""
+    from ..datasets import fetch_scene
+    from .output import show
+
+    scene = fetch_scene(
+        name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=threads, quiet=as_json
+    )
+    show(_describe(scene), as_json)
+
+
+@app.command()
+def build(
+    photos: Annotated[Path, typer.Argument(help="Folder of photographs of the same things.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the scene.")],
+    model: Annotated[
+        Path | None, typer.Option(help="An existing COLMAP model (folder), with --database.")
+    ] = None,
+    database: Annotated[Path | None, typer.Option(help="The model's database.")] = None,
+    min_photos: Annotated[
+        int, typer.Option(min=2, help="Leave out points seen in fewer photographs.")
+    ] = 3,
+    max_error: Annotated[
+        float, typer.Option(help="Leave out points with a larger reprojection error (pixels).")
+    ] = 2.0,
+    sheets: Annotated[SheetKind, typer.Option(help="Kind of the sheets.")] = SheetKind.bmp,
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Make a scene from your own photographs by structure from motion (COLMAP)."""
+    from ..datasets import build_scene
+    from .output import show
+
+    scene = build_scene(
+        photos,
+        out,
+        model=model,
+        database=database,
+        min_photos=min_photos,
+        max_error=max_error,
+        sheets=sheets.value,
+        random_state=seed,
+        n_jobs=threads,
+        quiet=as_json,
+    )
+    show(_describe(scene), as_json)
+
+
+@app.command()
+def describe(
+    scene: SceneArgument,
+    kind: Annotated[DescriptorKind, typer.Option(help="Which.")] = DescriptorKind.sift,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Compute a descriptor of each patch and keep it in the scene's folder."""
+    from ..datasets import describe_scene
+    from .output import show
+
+    made = describe_scene(scene, kind.value, n_jobs=threads, quiet=as_json)
+    show(_describe(made), as_json)
+
+
+@app.command()
+def info(scene: SceneArgument, as_json: Json = False) -> None:
+    """Tell what a scene holds."""
+    from ..datasets import load_scene
+    from .output import show
+
+    show(_describe(load_scene(scene)), as_json)
+
+
+def _describe(scene: Any) -> dict[str, Any]:
+    import json
+
+    import numpy as np
+
+    from ..datasets.sheets import find_sheets
+
+    result = {
+        "scene": str(scene.path),
+        "patches": len(scene),
+        "points": len(np.unique(scene.points)),
+        "photos": "unknown" if scene.photos is None else len(np.unique(scene.photos)),
+        "sheets": len(find_sheets(scene.path)),
+        "descriptors": ", ".join(sorted(path.stem for path in scene.path.glob("*.npy"))) or "none",
+        "test_lists": ", ".join(sorted(path.name for path in scene.path.glob("m50_*.txt"))),
+    }
+    meta = scene.path / "meta.json"
+    if meta.is_file():
+        try:
+            known = json.loads(meta.read_text())
+        except ValueError as error:
+            raise ValueError(f"{meta} is not JSON: {error}") from error
+        if isinstance(known, dict) and "registered" in known:
+            result["photos_placed"] = f"{len(known['registered'])} of {len(known['photos'])}"
+            result["share_added_by_projection"] = known["share_added_by_projection"]
+    return result

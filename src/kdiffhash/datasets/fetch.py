@@ -1,0 +1,271 @@
+"""Fetching the published patch data: download with resume, check, unpack, describe.
+
+The archives hold what the scene reader reads. An archive comes from the network and is trusted with
+nothing: no file of it is written outside its folder, and none that is not a plain file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import stat
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from ..progress import progress
+from .cache import cache_folder
+from .descriptors import describe_scene
+from .scene import Scene, load_scene
+
+_BLOCK = 1 << 18
+_TIMEOUT = 60.0  # seconds without a byte
+_TRIES = 4
+_LARGEST = 8 << 30  # bytes of all files of an archive together; the largest known one has 2.6 GB
+
+
+class Published(NamedTuple):
+    """A published scene: where it is, and the MD5 sum of its archive."""
+
+    url: str
+    md5: str
+
+
+_2007 = "https://phototour.cs.washington.edu/patches/"
+_2011 = "http://matthewalunbrown.com/patchdata/"
+PUBLISHED = {
+    "trevi": Published(_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
+    "notredame-2007": Published(_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
+    "halfdome": Published(_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
+    "liberty": Published(_2011 + "liberty.zip", "fdd9152f138ea5ef2091746689176414"),
+    "notredame": Published(_2011 + "notredame.zip", "509eda8535847b8c0a90bbb210c83484"),
+    "yosemite": Published(_2011 + "yosemite.zip", "533b2e8eb7ede31be40abc317b2fd4f0"),
+}
+
+
+class FetchError(ValueError):
+    """A download or an archive that cannot be used."""
+
+
+def fetch_scene(
+    name: str,
+    *,
+    archive: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    md5: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    quiet: bool = False,
+) -> Scene:
+    """Get a published scene, unless it is in the cache, and compute its SIFT descriptors.
+
+    Parameters
+    ----------
+    name : str
+        `trevi`, `notredame-2007`, `halfdome` (2007), `liberty`, `notredame` or `yosemite` (2011);
+        with `archive` or `url` any name.
+    archive : path, optional
+        A copy of the archive (.zip) that is there already; nothing is downloaded then, and it is
+        checked only if `md5` is given.
+    url : str, optional
+        Another place to download from.
+    md5 : str, optional
+        The archive's checksum; known for the scenes above where they come from their usual place.
+    cache : path, optional
+        Cache folder; by default KDIFFHASH_CACHE or the user's cache folder.
+    n_jobs : int, optional
+        Threads for the descriptors.
+    quiet : bool
+        Show no progress on a terminal.
+
+    Returns
+    -------
+    Scene
+    """
+    if name != Path(name).name or name in ("", ".", ".."):
+        raise ValueError(f"a scene's name is a plain word, got {name!r}")
+    if name not in PUBLISHED and archive is None and url is None:
+        raise ValueError(f"unknown scene {name!r}; known are {', '.join(PUBLISHED)}")
+    root = Path(cache) if cache is not None else cache_folder()
+    folder = root / "scenes" / name
+    if not (folder / "info.txt").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if archive is not None:
+            source = Path(archive)
+            if not source.is_file():
+                raise FileNotFoundError(f"{source} is not a file")
+            _check_sum(source, md5, keep=True)
+            _unpack(source, folder, quiet)
+        else:
+            if url is None:
+                url, md5 = PUBLISHED[name].url, md5 or PUBLISHED[name].md5
+            source = root / "downloads" / f"{name}.zip"
+            _download(url, source, quiet)
+            _check_sum(source, md5, keep=False)
+            _unpack(source, folder, quiet)
+            source.unlink()
+    if not (folder / "sift.npy").is_file():
+        describe_scene(folder, n_jobs=n_jobs, quiet=quiet)
+    return load_scene(folder)
+
+
+def _download(url: str, target: Path, quiet: bool) -> None:
+    """Download a file; what an earlier try has left is gone on with."""
+    if target.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    for attempt in range(_TRIES):
+        try:
+            _download_rest(url, part, quiet)
+            break
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                raise FetchError(
+                    f"{url} cannot be had: {error}. If you have a copy: kdiffhash data fetch NAME "
+                    "--from FILE.zip"
+                ) from error
+            if _is_local(error):
+                raise
+            if attempt == _TRIES - 1:
+                size = part.stat().st_size if part.exists() else 0
+                raise FetchError(
+                    f"{url}: the transfer broke off ({error}); {size} bytes are kept. Run the "
+                    "command again to go on from there"
+                ) from error
+            time.sleep(0.5 * 2**attempt)
+    part.replace(target)
+    _validator_of(part).unlink(missing_ok=True)
+
+
+def _is_local(error: Exception) -> bool:
+    """Whether this machine is at fault (a full disk, say), where trying again is no use."""
+    return isinstance(error, OSError) and error.filename is not None
+
+
+def _download_rest(url: str, part: Path, quiet: bool) -> None:
+    """One try: ask for the bytes that are missing, if the file on the server is still the same."""
+    note = _validator_of(part)
+    have = part.stat().st_size if part.exists() and note.exists() else 0
+    headers = {"User-Agent": "kdiffhash", "Accept-Encoding": "identity"}
+    if have:
+        headers |= {"Range": f"bytes={have}-", "If-Range": note.read_text()}
+    try:
+        answer = urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
+        )
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing is missing, or the file has become another
+            part.unlink()
+            raise ConnectionError("the server's file has changed") from error
+        raise
+    with answer:
+        if answer.status != 206:
+            have = 0
+        elif _first_byte(answer.headers["Content-Range"]) != have:
+            part.unlink()
+            raise ConnectionError("the server sent another part than was asked for")
+        length = answer.headers["Content-Length"]
+        total = None if length is None else have + int(length)
+        validator = answer.headers["ETag"] or answer.headers["Last-Modified"]
+        if validator and not validator.startswith("W/"):
+            note.write_text(validator)
+        else:
+            note.unlink(missing_ok=True)
+        with part.open("ab" if have else "wb") as file:
+            _copy(answer, file, total, have, f"downloading {part.stem}", quiet)
+
+
+def _copy(
+    source: http.client.HTTPResponse,
+    file: IO[bytes],
+    total: int | None,
+    have: int,
+    what: str,
+    quiet: bool,
+) -> None:
+    with progress(total or 0, what, quiet or total is None) as advance:
+        advance(have)
+        while block := source.read1(_BLOCK):
+            try:
+                file.write(block)
+            except OSError as error:
+                error.filename = error.filename or file.name
+                raise
+            have += len(block)
+            advance(len(block))
+    if total is not None and have < total:
+        raise ConnectionError(f"{have} of {total} bytes came")
+
+
+def _validator_of(part: Path) -> Path:
+    return part.with_suffix(".etag")
+
+
+def _first_byte(content_range: str | None) -> int:
+    """The 5 of ``bytes 5-9/10``."""
+    try:
+        return int((content_range or "").removeprefix("bytes ").partition("-")[0])
+    except ValueError:
+        return -1
+
+
+def _check_sum(path: Path, md5: str | None, *, keep: bool) -> None:
+    if md5 is None:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != md5.lower():
+        if not keep:
+            path.unlink()
+        raise FetchError(
+            f"{path} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file"
+            + ("" if keep else "; it was removed, fetch it again")
+        )
+
+
+def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
+    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(archive) as file:
+            members = [member for member in file.infolist() if not member.is_dir()]
+            _refuse_hostile(members, archive)
+            size = sum(member.file_size for member in members)
+            with progress(size, f"unpacking {folder.name}", quiet) as advance:
+                for member in members:
+                    target = unfinished / member.filename
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with file.open(member) as source, target.open("wb") as out:
+                        shutil.copyfileobj(source, out, _BLOCK)
+                    advance(member.file_size)
+        infos = sorted(unfinished.rglob("info.txt"), key=lambda path: len(path.parts))
+        if not infos:
+            raise FetchError(f"{archive} is not a scene: it has no info.txt")
+        load_scene(infos[0].parent)  # says what is missing
+        infos[0].parent.rename(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _refuse_hostile(members: list[zipfile.ZipInfo], archive: Path) -> None:
+    """Stop before anything is written if a member would leave the folder or is not a plain file."""
+    for member in members:
+        path = PurePosixPath(member.filename.replace("\\", "/"))
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        outside = path.is_absolute() or ".." in path.parts or ":" in member.filename
+        if outside or "\0" in member.filename:
+            raise FetchError(f"{archive}: {member.filename!r} leads out of the folder; refused")
+        if kind not in (0, stat.S_IFREG):
+            raise FetchError(f"{archive}: {member.filename!r} is not a plain file; refused")
+    if sum(member.file_size for member in members) > _LARGEST:
+        raise FetchError(f"{archive} would unpack to more than {_LARGEST >> 30} GB; refused")

@@ -1,0 +1,311 @@
+"""Structure from motion with COLMAP: photographs in, cameras, points and keypoints out.
+
+Every step leaves its result in the working folder and is skipped when it is there, so that work
+which was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..extras import need
+from ..files import replacing
+from ..parallel import n_threads
+from ..progress import is_shown, progress, waiting
+from .frames import Frames
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp"}
+
+Places = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph with its camera, and the keypoints that show points of the model."""
+
+    name: str
+    camera: Any
+    rotation: Places  # world to camera
+    translation: Places
+    frames: Frames
+    points: NDArray[np.int64]  # the point that each frame shows, as a row of Model.places
+
+    @property
+    def centre(self) -> Places:
+        """Where the camera stands."""
+        return np.asarray(-self.rotation.T @ self.translation)
+
+    def depth(self, places: Places) -> Places:
+        """Distance in front of the camera."""
+        return np.asarray(places @ self.rotation[2] + self.translation[2])
+
+    def project(self, places: Places) -> Places:
+        """Pixels of places in front of the camera, with (0, 0) in the middle of the first one."""
+        in_camera = places.reshape(-1, 3) @ self.rotation.T + self.translation
+        pixels = self.camera.img_from_cam(in_camera) - 0.5
+        return np.asarray(pixels).reshape(*places.shape[:-1], 2)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Reliable points and the photographs that were registered."""
+
+    photos: list[Photo]
+    places: Places
+
+
+def list_photos(folder: Path) -> list[str]:
+    """Names of the photographs in a folder, each of which was opened."""
+    image_module = need("PIL.Image", "vision")
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder of photographs")
+    names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
+    if len(names) < 3:
+        raise ValueError(
+            f"{folder} has {len(names)} photographs (.jpg, .png, .tif, .bmp); at least 3 that show "
+            "the same things from different places are needed"
+        )
+    for name in names:
+        try:
+            with image_module.open(folder / name) as image:
+                image.load()
+        except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+            raise ValueError(
+                f"{folder / name} is not a picture that can be read ({error}); remove it or "
+                "replace it"
+            ) from error
+    return names
+
+
+def reconstruct(
+    photos: Path, names: list[str], work: Path, *, n_jobs: int | None, quiet: bool
+) -> tuple[Path, Path]:
+    """Run structure from motion; the folder of the largest model, and the database."""
+    pycolmap = need("pycolmap", "colmap")
+    work.mkdir(parents=True, exist_ok=True)
+    database, sparse = work / "database.db", work / "sparse"
+    _same_photos(photos, names, work)
+    threads = n_threads(n_jobs)
+    if not sparse.is_dir():
+        with _quiet_log(pycolmap):
+            _find_and_match(pycolmap, photos, names, database, threads, quiet)
+            unfinished = work / "sparse.part"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            options = pycolmap.IncrementalPipelineOptions()
+            options.num_threads, options.random_seed = threads, 0
+            options.min_model_size = 3
+            with waiting("placing cameras", quiet):
+                pycolmap.incremental_mapping(database, photos, unfinished, options)
+        unfinished.rename(sparse)
+    models = sorted(path for path in sparse.iterdir() if path.is_dir())
+    if not models:
+        raise ValueError(
+            f"the photographs in {photos} do not overlap enough: no three of them could be placed. "
+            "Take more of the same things, from places closer together"
+        )
+    sizes = {path: pycolmap.Reconstruction(path).num_reg_images() for path in models}
+    return max(models, key=lambda path: (sizes[path], path.name)), database
+
+
+def read_model(model: Path, database: Path, *, min_photos: int, max_error: float) -> Model:
+    """Read a COLMAP model: points seen in enough photographs, with a small error, and by which."""
+    pycolmap = need("pycolmap", "colmap")
+    for path in (model, database):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist")
+    with _quiet_log(pycolmap):
+        try:
+            reconstruction = pycolmap.Reconstruction(model)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{model} is not a COLMAP model: {error}") from error
+    tracks: dict[int, list[tuple[int, int]]] = {}
+    for point_id, point in reconstruction.points3D.items():
+        if point.error <= max_error:
+            seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
+            if len({image_id for image_id, _ in seen}) >= min_photos:
+                tracks[point_id] = seen
+    ids = sorted(tracks)
+    places = np.array([reconstruction.points3D[i].xyz for i in ids]).reshape(-1, 3)
+    seen_by: dict[int, list[tuple[int, int]]] = {}
+    for row, point_id in enumerate(ids):
+        for image_id, keypoint in tracks[point_id]:
+            seen_by.setdefault(image_id, []).append((row, keypoint))
+    photos = []
+    images = [reconstruction.images[i] for i in reconstruction.reg_image_ids()]
+    for image in sorted(images, key=lambda image: image.name):
+        rows, keypoints = np.array(seen_by.get(image.image_id, []), np.int64).reshape(-1, 2).T
+        pose = image.cam_from_world()
+        photo = Photo(
+            image.name,
+            copy.deepcopy(image.camera),  # it is part of the reconstruction, which goes
+            np.asarray(pose.rotation.matrix()),
+            np.asarray(pose.translation),
+            _read_frames(database, image.name, keypoints),
+            rows,
+        )
+        photos.append(_one_frame_a_point(photo, places))
+    return Model(photos, places)
+
+
+def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
+    """Where keypoints of one photograph show the same point, keep the one closest to it."""
+    if not len(photo.points):
+        return photo
+    gap = np.linalg.norm(photo.project(places[photo.points]) - photo.frames[:, :2], axis=1)
+    order = np.lexsort((gap, photo.points))
+    keep = order[np.unique(photo.points[order], return_index=True)[1]]
+    return Photo(
+        photo.name,
+        photo.camera,
+        photo.rotation,
+        photo.translation,
+        photo.frames[keep],
+        photo.points[keep],
+    )
+
+
+def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
+    """Frames of some keypoints of a photograph, from its matrix of place and affine shape."""
+    with closing(sqlite3.connect(_read_only(database), uri=True)) as connection:
+        try:
+            found = connection.execute(
+                "SELECT k.rows, k.cols, k.data FROM keypoints k JOIN images i USING (image_id) "
+                "WHERE i.name = ?",
+                (name,),
+            ).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{database} is not a COLMAP database: {error}") from error
+    if found is None:
+        raise ValueError(f"{database} has no keypoints of {name}; it does not belong to the model")
+    n_rows, n_columns, content = found
+    if len(content) != 4 * n_rows * n_columns or (len(keypoints) and keypoints.max() >= n_rows):
+        raise ValueError(f"{database}: the keypoints of {name} do not fit the model")
+    if n_columns not in (4, 6):
+        raise ValueError(
+            f"{database}: the keypoints of {name} have no size and orientation ({n_columns} "
+            "columns), so no patch can be cut; extract them with COLMAP's SIFT"
+        )
+    table = np.frombuffer(content, np.float32).reshape(n_rows, n_columns)[keypoints]
+    table = table.astype(np.float64)
+    place = table[:, :2] - 0.5  # COLMAP counts from the corner of the first pixel
+    if n_columns == 4:
+        return np.column_stack([place, table[:, 3], table[:, 2]])
+    a11, a12, a21, a22 = table[:, 2:].T
+    size = np.sqrt(np.abs(a11 * a22 - a12 * a21))
+    return np.column_stack([place, np.arctan2(a21, a11), size])
+
+
+def _find_and_match(
+    pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, quiet: bool
+) -> None:
+    extraction = pycolmap.FeatureExtractionOptions()
+    matching = pycolmap.FeatureMatchingOptions()
+    extraction.num_threads = matching.num_threads = threads
+    extraction.use_gpu = matching.use_gpu = False
+    mode = pycolmap.CameraMode.SINGLE if _one_camera(photos, names) else pycolmap.CameraMode.AUTO
+    pycolmap.set_random_seed(0)
+    with _watching(database, "descriptors", len(names), "finding keypoints", quiet):
+        pycolmap.extract_features(
+            database, photos, names, camera_mode=mode, extraction_options=extraction
+        )
+    n_pairs = len(names) * (len(names) - 1) // 2
+    with _watching(database, "two_view_geometries", n_pairs, "matching photographs", quiet):
+        pycolmap.match_exhaustive(database, matching)
+
+
+def _one_camera(photos: Path, names: list[str]) -> bool:
+    """Whether all photographs seem to be taken by one camera at one focal length."""
+    image_module = need("PIL.Image", "vision")
+    kinds = set()
+    for name in names:
+        with image_module.open(photos / name) as image:
+            exif = image.getexif()
+            detail = exif.get_ifd(0x8769)
+            kinds.add((image.size, exif.get(271), exif.get(272), str(detail.get(37386))))
+    return len(kinds) == 1
+
+
+def _same_photos(photos: Path, names: list[str], work: Path) -> None:
+    """Refuse to go on with other photographs than work was begun with."""
+    sizes = {name: (photos / name).stat().st_size for name in names}
+    note = work / "photos.json"
+    if not note.exists():
+        with replacing(note) as temporary:
+            temporary.write_text(json.dumps(sizes, indent=1) + "\n")
+    elif json.loads(note.read_text()) != sizes:
+        raise ValueError(
+            f"{work} holds work on other photographs than those in {photos}; choose another --out "
+            "or remove that folder"
+        )
+
+
+# Run as a process of its own: two copies of SQLite in one process, Python's and COLMAP's, take each
+# other's locks away.
+_COUNT_ROWS = """
+import sqlite3, sys, time
+uri, table = sys.argv[1:]
+while True:
+    time.sleep(0.5)
+    try:
+        connection = sqlite3.connect(uri, uri=True)
+        print(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0], flush=True)
+        connection.close()
+    except sqlite3.Error:
+        pass  # not there yet, or being written to
+"""
+
+
+@contextmanager
+def _watching(database: Path, table: str, total: int, what: str, quiet: bool) -> Iterator[None]:
+    """Show how a table of the database grows while COLMAP fills it."""
+    if not is_shown(quiet):
+        yield
+        return
+    with progress(total, what, quiet) as advance:
+        command = [sys.executable, "-c", _COUNT_ROWS, _read_only(database), table]
+        counter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+        def watch() -> None:
+            last = 0
+            for line in counter.stdout or ():
+                advance(int(line) - last)
+                last = int(line)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            counter.terminate()
+            counter.wait()
+            watcher.join()
+
+
+def _read_only(database: Path) -> str:
+    return f"{database.resolve().as_uri()}?mode=ro"
+
+
+@contextmanager
+def _quiet_log(pycolmap: Any) -> Iterator[None]:
+    """Keep COLMAP's own account of its work off the terminal."""
+    before = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = pycolmap.logging.Level.ERROR.value
+    try:
+        yield
+    finally:
+        pycolmap.logging.minloglevel = before

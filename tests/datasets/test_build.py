@@ -1,0 +1,214 @@
+"""Scenes from photographs: a real façade with published cameras, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage
+from PIL import Image
+
+from kdiffhash import roc
+from kdiffhash.datasets import build_scene, load_scene
+from kdiffhash.datasets.reconstruct import list_photos
+from kdiffhash.preprocess import preprocess_rows
+
+PICTURES = Path(skimage.__file__).parent / "data"
+
+
+def described(database):
+    """Row numbers and contents of the descriptors in a COLMAP database."""
+    if not database.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+            return dict(connection.execute("SELECT image_id, data FROM descriptors").fetchall())
+    except sqlite3.Error:
+        return {}
+
+
+@pytest.fixture(scope="module")
+def built(photos, tmp_path_factory):
+    """Eight photographs of a façade; the first process is killed while it finds keypoints."""
+    source, out = photos / "herz-jesus-p8", tmp_path_factory.mktemp("build") / "facade"
+    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()"]
+    arguments = ["data", "build", str(source), "--out", str(out), "--json"]
+    database = out / "colmap" / "database.db"
+    process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL)
+    while not described(database) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = described(database)
+    assert 0 < len(before) < 8
+    assert not (out / "info.txt").exists()
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = described(database)
+    assert all(after[number] == content for number, content in before.items())
+    return load_scene(out), json.loads(done.stdout)
+
+
+def published_camera(path):
+    """K at half the size, R from world to camera, and the centre."""
+    rows = [np.array(line.split(), float) for line in path.read_text().splitlines() if line.strip()]
+    K, R, centre = np.array(rows[:3]), np.array(rows[4:7]), rows[7]
+    return np.diag([0.5, 0.5, 1]) @ K, R.T, centre
+
+
+def test_all_photographs_are_placed_and_there_are_enough_points(built):
+    scene, said = built
+    assert said["photos_placed"] == "8 of 8"
+    assert said["points"] == len(np.unique(scene.points)) >= 5000
+    assert said["patches"] == len(scene)
+    assert 0.1 < said["share_added_by_projection"] < 0.6
+    seen = np.stack([scene.points, scene.photos], axis=1)
+    assert len(np.unique(seen, axis=0)) == len(scene)
+
+
+def test_positive_pairs_agree_with_the_published_cameras(built, photos):
+    scene, _ = built
+    cameras = [
+        published_camera(photos / "herz-jesus-p8" / f"{number:04d}.camera") for number in range(8)
+    ]
+    table = np.loadtxt(scene.path / "interest.txt")
+    pairs, similar = scene.test_pairs()
+    assert similar.sum() == 50_000
+    distances = []
+    for a, b in pairs[similar][:4000]:
+        (K, R, centre), (K2, R2, centre2) = (cameras[int(table[row, 0])] for row in (a, b))
+        # The ray of the first place, as a line in the second photograph.
+        ray = R.T @ np.linalg.solve(K, [*table[a, 1:3], 1])
+        start, end = K2 @ R2 @ (centre - centre2), K2 @ R2 @ (centre + ray - centre2)
+        line = np.cross(start, end)
+        distances.append(abs(line @ [*table[b, 1:3], 1]) / np.hypot(line[0], line[1]))
+    assert np.mean(np.array(distances) < 2) >= 0.95
+
+
+def test_the_positives_are_not_only_those_that_sift_matches(built):
+    scene, _ = built
+    pairs, similar = scene.test_pairs()
+    rows = preprocess_rows(np.asarray(scene.descriptors), None)
+    curve = roc(np.linalg.norm(rows[pairs[:, 0]] - rows[pairs[:, 1]], axis=1), similar)
+    assert 0.01 < curve.fpr95 < 0.3
+
+
+def test_an_existing_model_gives_the_same_scene(built, photos, tmp_path):
+    scene, _ = built
+    work = scene.path / "colmap"
+    (model,) = (work / "sparse").iterdir()
+    again = build_scene(
+        photos / "herz-jesus-p8",
+        tmp_path,
+        model=model,
+        database=work / "database.db",
+        sheets="png",
+        quiet=True,
+    )
+    np.testing.assert_array_equal(again.points, scene.points)
+    np.testing.assert_array_equal(again.patches[:500], scene.patches[:500])
+    np.testing.assert_array_equal(again.descriptors, scene.descriptors)
+    assert not (tmp_path / "colmap").exists()
+
+
+def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
+    scene, _ = built
+    (model,) = (scene.path / "colmap" / "sparse").iterdir()
+    source = photos / "herz-jesus-p8"
+    with pytest.raises(ValueError, match="go together"):
+        build_scene(source, tmp_path, model=model)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        build_scene(source, tmp_path, model=model, database=tmp_path / "no.db")
+    database = tmp_path / "other.db"
+    database.write_bytes(b"not a database, not at all, not even a little bit" * 20)
+    with pytest.raises(ValueError, match="not a COLMAP database"):
+        build_scene(source, tmp_path, model=model, database=database)
+    shutil.copy(scene.path / "colmap" / "database.db", database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE keypoints SET cols = 2, rows = rows * 3 WHERE image_id = 1")
+    with pytest.raises(ValueError, match="no size and orientation"):
+        build_scene(source, tmp_path, model=model, database=database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM keypoints")
+    with pytest.raises(ValueError, match="has no keypoints of"):
+        build_scene(source, tmp_path, model=model, database=database)
+    with pytest.raises(ValueError, match="not a COLMAP model"):
+        build_scene(source, tmp_path, model=tmp_path, database=database)
+
+
+@pytest.fixture
+def strangers(tmp_path):
+    """Three pictures of different things."""
+    folder = tmp_path / "strangers"
+    folder.mkdir()
+    for name in ("astronaut.png", "coffee.png", "chelsea.png"):
+        shutil.copy(PICTURES / name, folder)
+    return folder
+
+
+def test_photographs_that_do_not_overlap(strangers, tmp_path):
+    with pytest.raises(ValueError, match="strangers do not overlap"):
+        build_scene(strangers, tmp_path / "scene", quiet=True)
+    assert not (tmp_path / "scene" / "info.txt").exists()
+    (strangers / "another.png").write_bytes((PICTURES / "rocket.jpg").read_bytes())
+    with pytest.raises(ValueError, match="other photographs"):
+        build_scene(strangers, tmp_path / "scene", quiet=True)
+
+
+def test_photographs_that_cannot_be_read(strangers, tmp_path):
+    (strangers / "notes.jpg").write_text("not a picture")
+    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a picture"):
+        build_scene(strangers, tmp_path / "scene")
+    (strangers / "notes.jpg").write_bytes((PICTURES / "rocket.jpg").read_bytes()[:20_000])
+    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a picture.*truncated"):
+        build_scene(strangers, tmp_path / "scene")
+    (strangers / "notes.jpg").rename(strangers / "notes.txt")
+    assert len(list_photos(strangers)) == 3  # other files may lie there
+    (strangers / "coffee.png").unlink()
+    with pytest.raises(ValueError, match="has 2 photographs"):
+        build_scene(strangers, tmp_path / "scene")
+    with pytest.raises(ValueError, match="not a folder of photographs"):
+        build_scene(tmp_path / "nowhere", tmp_path / "scene")
+    assert not (tmp_path / "scene").exists()
+
+
+def test_photographs_of_another_size_than_the_model(built, photos, tmp_path):
+    scene, _ = built
+    work = scene.path / "colmap"
+    (model,) = (work / "sparse").iterdir()
+    for path in (photos / "herz-jesus-p8").glob("*.jpg"):
+        Image.open(path).resize((768, 512)).save(tmp_path / path.name)
+    with pytest.raises(ValueError, match="768 x 512 pixels, but its camera"):
+        build_scene(tmp_path, tmp_path / "out", model=model, database=work / "database.db")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of a process are POSIX")
+def test_a_full_disk_leaves_no_half_scene(built, photos, tmp_path):
+    scene, _ = built
+    work = scene.path / "colmap"
+    (model,) = (work / "sparse").iterdir()
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000));"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "from kdiffhash.cli import main; main()"
+    )
+    arguments = ["--model", model, "--database", work / "database.db", "--out", tmp_path / "scene"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "data", "build", photos / "herz-jesus-p8", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: File too large")
+    assert not (tmp_path / "scene" / "info.txt").exists()

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from skimage.data import stereo_motorcycle
+
+from kdiffhash import KernelLDAHash, bootstrap_difference
+from kdiffhash.datasets import views as recipe
+from kdiffhash.preprocess import preprocess_rows
+
+
+def pictures(scene):
+    meta = json.loads((scene.path / "meta.json").read_text())
+    return {entry["file"]: entry["photos"] for entry in meta["pictures"]}
+
+
+def rows_of(scene, name):
+    first, last = pictures(scene)[name]
+    return np.flatnonzero((scene.photos >= first) & (scene.photos <= last))
+
+
+def test_there_are_enough_patches_of_points_seen_in_different_views(views):
+    assert len(views.train) + len(views.test) >= 20_000
+    for scene in views:
+        assert scene.patches.shape == (len(scene), 64, 64)
+        assert np.bincount(scene.points).min() >= 2
+        seen = np.stack([scene.points, scene.photos], axis=1)
+        assert len(np.unique(seen, axis=0)) == len(scene)  # at most once in a view
+        assert (np.asarray(scene.patches[::50]).std(axis=(1, 2)) > 0).all()
+    assert not set(pictures(views.train)) & set(pictures(views.test))
+
+
+def test_left_and_right_patches_of_the_motorcycle_differ_by_the_disparity(views):
+    rows = rows_of(views.test, "motorcycle_left.png")
+    assert len(rows) >= 2000
+    first = pictures(views.test)["motorcycle_left.png"][0]  # the left picture as it is, then right
+    table = np.loadtxt(views.test.path / "interest.txt")
+    points, photos = views.test.points, views.test.photos
+    left = {points[i]: table[i, 1:3] for i in rows if photos[i] == first}
+    right = {points[i]: table[i, 1:3] for i in rows if photos[i] == first + 1}
+    both = sorted(set(left) & set(right))
+    assert len(both) > 100
+    disparity = stereo_motorcycle()[2]
+    for point in both:
+        (x, y), (x_right, y_right) = left[point], right[point]
+        sigma = 2.0 ** table[(points == point) & (photos == first), 4][0]
+        expected = disparity[round(y), round(x)]
+        assert abs(x - x_right - expected) <= max(1.5, 1.2 * sigma) + 0.01
+        assert abs(y - y_right) <= max(1.5, 1.2 * sigma) + 0.01
+
+
+def test_it_is_the_same_every_time(views):
+    rows = rows_of(views.test, "coins.png")
+    rng = np.random.default_rng([recipe.VERSION, recipe.zlib.crc32(b"coins.png")])
+    again = recipe._views_of("coins.png", rng)
+    np.testing.assert_array_equal(again.patches, views.test.patches[rows])
+    first = views.test.points[rows][0]
+    np.testing.assert_array_equal(again.points, views.test.points[rows] - first)
+
+
+def test_a_homography_and_its_derivative():
+    H = recipe._random_homography((300, 400), np.random.default_rng(3))
+    places = np.array([[30.0, 250.0], [200.0, 150.0]])
+    derivative = recipe._derivative(H, places)
+    for axis, step in enumerate(np.eye(2) * 1e-4):
+        change = (recipe._apply(H, places + step) - recipe._apply(H, places - step)) / 2e-4
+        np.testing.assert_allclose(derivative[:, :, axis], change, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(recipe._apply(H, np.array([[200.0, 150.0]])), [[200, 150]])
+
+
+def test_it_is_made_once_and_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("KDIFFHASH_CACHE", str(tmp_path))
+    monkeypatch.setattr(recipe, "TRAIN", ("rocket.jpg",))
+    monkeypatch.setattr(recipe, "TEST", ("coins.png",))
+    monkeypatch.setattr(recipe, "_N_VIEWS", 4)
+
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(recipe, "write_scene", fail)
+        with pytest.raises(OSError, match="No space left"):
+            recipe.load_views()
+    assert list(tmp_path.iterdir()) == []
+    train, test = recipe.load_views()
+    assert train.name == "views-train"
+    stamp = (test.path / "info.txt").stat().st_mtime_ns
+    assert (recipe.load_views().test.path / "info.txt").stat().st_mtime_ns == stamp
+
+
+def test_what_is_learned_on_training_pictures_beats_sift_on_test_pictures(views):
+    pairs, similar = views.train.draw_pairs(random_state=0)
+    hasher = KernelLDAHash(256, preprocess="hellinger", random_state=0)
+    hasher.fit_pairs(views.train.descriptors, pairs, similar)
+    pairs, similar = views.test.test_pairs(500_000)
+    codes = hasher.pair_distance(views.test.descriptors, pairs)
+    for kind in (None, "hellinger"):
+        rows = preprocess_rows(np.asarray(views.test.descriptors), kind)
+        floats = np.linalg.norm(rows[pairs[:, 0]] - rows[pairs[:, 1]], axis=1)
+        difference = bootstrap_difference(
+            lambda r: r.fnr_at(1e-3),
+            codes,
+            floats,
+            similar,
+            views.test.points[pairs],
+            n_resamples=60,
+            random_state=0,
+        )
+        assert difference.high < 0, kind
