@@ -135,8 +135,8 @@ def measure_build() -> list[dict]:
         row = {
             "what": "build",
             "photos": photos.name,
-            "photos_given": len(meta["photos"]),
-            "photos_placed": len(meta["registered"]),
+            "photos_given": meta["photos_given"],
+            "photos_placed": len(meta["photos"]),
             "n_points": meta["points"],
             "n_patches": meta["patches"],
             "share_added": meta["share_added_by_projection"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -42,16 +41,7 @@ def views(cache):
     """The embedded set; one worker makes it while the others wait."""
     from kdiffhash import load_views
 
-    lock = cache / "making-views"
-    try:
-        lock.touch(exist_ok=False)
-    except FileExistsError:
-        while not (cache / "views-made").exists():
-            time.sleep(0.2)
-    try:
-        return load_views()
-    finally:
-        (cache / "views-made").touch()
+    return load_views()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ by the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +139,10 @@ def bootstrap(
     >>> bootstrap(lambda r: r.auc, [1, 1, 2, 5, 6, 7], similar, things, random_state=0)
     Interval(value=1.0, low=1.0, high=1.0)
     """
-    return _bootstrap(rate, [distances], similar, things, n_resamples, confidence, random_state)
+    values, samples = resample_rates(
+        [rate], [distances], similar, things, n_resamples=n_resamples, random_state=random_state
+    )
+    return interval_of(values[0, 0], samples[:, 0, 0], confidence)
 
 
 def bootstrap_difference(
@@ -159,21 +162,34 @@ def bootstrap_difference(
     zero says that the first method has the lower rate. Parameters as in `bootstrap`.
     """
     both = [distances, other_distances]
-    return _bootstrap(rate, both, similar, things, n_resamples, confidence, random_state)
+    values, samples = resample_rates(
+        [rate], both, similar, things, n_resamples=n_resamples, random_state=random_state
+    )
+    return interval_of(values[0, 0] - values[1, 0], samples[:, 0, 0] - samples[:, 1, 0], confidence)
 
 
-def _bootstrap(
-    rate: Callable[[Roc], float],
-    distances: list[ArrayLike],
+def resample_rates(
+    rates: Sequence[Callable[[Roc], float]],
+    distances: Sequence[ArrayLike],
     similar: ArrayLike,
     things: ArrayLike,
-    n_resamples: int,
-    confidence: float,
-    random_state: int | np.random.Generator | None,
-) -> Interval:
-    """Interval of the rate, or of the rate of the first distances minus that of the second."""
-    if n_resamples < 2 or not 0 < confidence < 1:
-        raise ValueError("n_resamples must be at least 2 and confidence must lie in (0, 1)")
+    *,
+    n_resamples: int = 500,
+    random_state: int | np.random.Generator | None = None,
+) -> tuple[Floats, Floats]:
+    """Several rates of several distances on the same pairs, and on the same resamples of things.
+
+    Since all see the same things drawn, any difference of two columns of the samples is a paired
+    one. With the same pairs and the same seed the same things are drawn again.
+
+    Returns
+    -------
+    values : float64 array of shape (n_distances, n_rates)
+    samples : float64 array of shape (n, n_distances, n_rates)
+        One entry for each resample that has pairs of both kinds.
+    """
+    if n_resamples < 2:
+        raise ValueError(f"n_resamples must be at least 2, got {n_resamples}")
     checked = [_check(values, similar) for values in distances]
     flags, pair_ids = checked[0][1], np.asarray(things)
     if pair_ids.shape != (len(flags), 2):
@@ -185,9 +201,9 @@ def _bootstrap(
     levels = [_Levels(*one) for one in checked]
     inside, left, right = first[flags], first[~flags], second[~flags]
 
-    def value(positive: Floats | None, negative: Floats | None) -> float:
-        values = [rate(level.roc(positive, negative)) for level in levels]
-        return values[0] - values[1] if len(values) == 2 else values[0]
+    def measure(positive: Floats | None, negative: Floats | None) -> list[list[float]]:
+        curves = (level.roc(positive, negative) for level in levels)
+        return [[rate(curve) for rate in rates] for curve in curves]
 
     rng = np.random.default_rng(random_state)
     samples = []
@@ -195,12 +211,19 @@ def _bootstrap(
         drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names))).astype(np.float64)
         positive, negative = drawn[inside], drawn[left] * drawn[right]
         if positive.any() and negative.any():
-            samples.append(value(positive, negative))
+            samples.append(measure(positive, negative))
     if not samples:
         raise ValueError("too few things to resample; an interval needs pairs of several things")
+    return np.array(measure(None, None)), np.array(samples)
+
+
+def interval_of(value: float, samples: ArrayLike, confidence: float = 0.95) -> Interval:
+    """A value with the interval that holds the given share of its resampled values."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
     tail = (1 - confidence) / 2
-    low, high = np.quantile(samples, [tail, 1 - tail])
-    return Interval(value(None, None), float(low), float(high))
+    low, high = np.quantile(np.asarray(samples, np.float64), [tail, 1 - tail])
+    return Interval(float(value), float(low), float(high))
 
 
 class _Levels:

@@ -127,7 +127,7 @@ def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
     source = photos / "herz-jesus-p8"
     with pytest.raises(ValueError, match="go together"):
         build_scene(source, tmp_path, model=model)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         build_scene(source, tmp_path, model=model, database=tmp_path / "no.db")
     database = tmp_path / "other.db"
     database.write_bytes(b"not a database, not at all, not even a little bit" * 20)
@@ -142,7 +142,7 @@ def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
         connection.execute("DELETE FROM keypoints")
     with pytest.raises(ValueError, match="has no keypoints of"):
         build_scene(source, tmp_path, model=model, database=database)
-    with pytest.raises(ValueError, match="not a COLMAP model"):
+    with pytest.raises(ValueError, match="not a whole COLMAP model"):
         build_scene(source, tmp_path, model=tmp_path, database=database)
 
 
@@ -160,6 +160,10 @@ def test_photographs_that_do_not_overlap(strangers, tmp_path):
     with pytest.raises(ValueError, match="strangers do not overlap"):
         build_scene(strangers, tmp_path / "scene", quiet=True)
     assert not (tmp_path / "scene" / "info.txt").exists()
+    with pytest.raises(ValueError, match="a folder of its own"):
+        build_scene(strangers, strangers)
+    with pytest.raises(ValueError, match="max_error positive"):
+        build_scene(strangers, tmp_path / "scene", max_error=float("nan"))
     (strangers / "another.png").write_bytes((PICTURES / "rocket.jpg").read_bytes())
     with pytest.raises(ValueError, match="other photographs"):
         build_scene(strangers, tmp_path / "scene", quiet=True)
@@ -172,7 +176,11 @@ def test_photographs_that_cannot_be_read(strangers, tmp_path):
     (strangers / "notes.jpg").write_bytes((PICTURES / "rocket.jpg").read_bytes()[:20_000])
     with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a picture.*truncated"):
         build_scene(strangers, tmp_path / "scene")
+    Image.fromarray(np.zeros((9, 9), np.int32)).save(strangers / "deep.tif")
     (strangers / "notes.jpg").rename(strangers / "notes.txt")
+    with pytest.raises(ValueError, match=r"deep.tif is not a picture.*more than 16 bits"):
+        build_scene(strangers, tmp_path / "scene")
+    (strangers / "deep.tif").unlink()
     assert len(list_photos(strangers)) == 3  # other files may lie there
     (strangers / "coffee.png").unlink()
     with pytest.raises(ValueError, match="has 2 photographs"):
@@ -212,3 +220,38 @@ def test_a_full_disk_leaves_no_half_scene(built, photos, tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: File too large")
     assert not (tmp_path / "scene" / "info.txt").exists()
+
+
+def test_scenes_of_others_are_not_replaced(built, photos, tmp_path):
+    (tmp_path / "info.txt").write_text("0 1\n")
+    (tmp_path / "meta.json").write_text('{"licence": "mine"}')
+    with pytest.raises(ValueError, match="not built here"):
+        build_scene(photos / "herz-jesus-p8", tmp_path)
+    assert (tmp_path / "info.txt").read_text() == "0 1\n"
+
+
+@pytest.mark.parametrize("name", ["points3D.bin", "images.bin"])
+def test_a_truncated_model(built, photos, tmp_path, name):
+    scene, _ = built
+    (model,) = (scene.path / "colmap" / "sparse").iterdir()
+    copy = shutil.copytree(model, tmp_path / "model")
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"truncated|not a whole COLMAP model"):
+        build_scene(
+            photos / "herz-jesus-p8",
+            tmp_path / "out",
+            model=copy,
+            database=scene.path / "colmap" / "database.db",
+        )
+
+
+def test_a_damaged_database_says_what_to_remove(strangers, tmp_path):
+    work = tmp_path / "scene" / "colmap"
+    work.mkdir(parents=True)
+    (work / "database.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(ValueError, match=f"Remove {work} to start again"):
+        build_scene(strangers, tmp_path / "scene", quiet=True)
+    (work / "photos.json").write_text("{")
+    with pytest.raises(ValueError, match=r"photos.json is damaged"):
+        build_scene(strangers, tmp_path / "scene", quiet=True)

@@ -58,6 +58,10 @@ def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
     np.testing.assert_array_equal(scene.descriptors, sift_patches(patches))
     describe_scene(tmp_path, "hog")
     assert load_scene(tmp_path, "hog").descriptors.shape == (300, 288)
+    (tmp_path / "hog.npy").write_bytes(b"PK junk")
+    with pytest.raises(ValueError, match=r"hog.npy cannot be read"):
+        load_scene(tmp_path, "hog")
+    assert describe_scene(tmp_path, "hog").descriptors.shape == (300, 288)  # mended
     with pytest.raises(ValueError, match="descriptor names a file"):
         load_scene(tmp_path, "../sift")
 

@@ -54,10 +54,18 @@ def server(monkeypatch):
             if self.path != "/scene.zip":
                 self.send_error(404)
                 return
+            if web.failures:
+                self.send_error(web.failures.pop())
+                return
             wanted = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
             same = self.headers["If-Range"] == web.etag
             if wanted and same and web.knows_ranges:
                 start = int(wanted.group(1))
+                if start == len(content):
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(content)}")
+                    self.end_headers()
+                    return
                 self.send_response(206)
                 self.send_header(
                     "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
@@ -74,7 +82,8 @@ def server(monkeypatch):
             pass
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    web.asked, web.breaks, web.etag, web.knows_ranges = [], [], '"one"', True
+    web.asked, web.breaks, web.failures = [], [], []
+    web.etag, web.knows_ranges = '"one"', True
     web.url = f"http://127.0.0.1:{web.server_port}/scene.zip"
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
@@ -114,7 +123,7 @@ def test_a_broken_transfer_goes_on_where_it_was(server, archive, tmp_path):
 
 def test_what_came_is_kept_for_the_next_call(server, archive, tmp_path):
     server.content, server.breaks = archive, [50_000, 0, 0, 0]
-    with pytest.raises(FetchError, match=r"50000 bytes are kept. Run the command again"):
+    with pytest.raises(FetchError, match=r"go on after the 50000 bytes that are kept"):
         fetch_scene("mine", url=server.url, cache=tmp_path)
     assert not (tmp_path / "scenes" / "mine").exists()
     fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)
@@ -127,6 +136,29 @@ def test_a_file_that_has_changed_is_fetched_anew(server, archive, tmp_path):
         fetch_scene("mine", url=server.url, cache=tmp_path)
     server.content, server.etag = archive, '"two"'
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
+
+
+def test_a_server_that_is_busy_is_asked_again(server, archive, tmp_path):
+    server.content, server.failures = archive, [503, 500]
+    assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
+    assert len(server.asked) == 3
+
+
+def test_a_whole_download_that_was_not_renamed(server, archive, tmp_path):
+    server.content = archive
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "mine.part").write_bytes(archive)
+    (tmp_path / "downloads" / "mine.etag").write_text(server.etag)
+    assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
+    assert server.asked == [f"bytes={len(archive)}-"]
+
+
+def test_a_download_that_is_no_scene_is_not_kept(server, archive, tmp_path):
+    server.content = b"<html>please log in</html>"
+    with pytest.raises(FetchError, match="not a whole zip"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    server.content, server.etag = archive, '"two"'
+    assert len(fetch_scene("mine", url=server.url, cache=tmp_path)) == 300
 
 
 def test_a_server_without_ranges(server, archive, tmp_path):
@@ -167,7 +199,7 @@ def symlink():
         ({symlink(): "/etc/passwd"}, "not a plain file"),
         ({"readme.txt": "nothing here"}, "no info.txt"),
         ({"info.txt": "0 0\n" * 300}, "neither sift.npy nor sheets"),
-        ({"info.txt": "0 0\n1\n"}, "line 2"),
+        ({"info.txt": "0 0\n1\n"}, r"given.zip is not a whole scene: info.txt, line 2"),
     ],
 )
 def test_hostile_and_foreign_archives_leave_nothing(files, message, tmp_path):
@@ -177,7 +209,8 @@ def test_hostile_and_foreign_archives_leave_nothing(files, message, tmp_path):
     with pytest.raises((FetchError, ValueError, FileNotFoundError), match=message):
         fetch_scene("mine", archive=source, cache=tmp_path / "cache")
     assert set(tmp_path.parent.iterdir()) == before
-    assert list((tmp_path / "cache").rglob("*")) == [tmp_path / "cache" / "scenes"]
+    left = {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert left <= {"scenes", ".mine.lock"}
     assert source.exists()
 
 
@@ -208,9 +241,13 @@ def test_a_copy_may_have_a_folder_inside(tmp_path, archive):
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         files = {f"trevi/{name}": file.read(name) for name in file.namelist()}
     (tmp_path / "given.zip").write_bytes(pack(files))
-    scene = fetch_scene("trevi", archive=tmp_path / "given.zip", cache=tmp_path)
-    assert scene.path == tmp_path / "scenes" / "trevi"
+    scene = fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
+    assert scene.path == tmp_path / "scenes" / "mine"
     assert len(scene) == 300
+    with pytest.raises(ValueError, match="is there already"):
+        fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
+    with pytest.raises(FetchError, match=r"d49ab428.* is wanted.*another name"):
+        fetch_scene("trevi", archive=tmp_path / "given.zip", cache=tmp_path)
 
 
 def test_names():
@@ -224,5 +261,6 @@ def test_names():
     }
     with pytest.raises(ValueError, match="unknown scene 'paris'; known are trevi"):
         fetch_scene("paris")
-    with pytest.raises(ValueError, match="plain word"):
-        fetch_scene("../trevi")
+    for name in ("../trevi", "views-train"):
+        with pytest.raises(ValueError, match="plain word"):
+            fetch_scene(name)

@@ -45,6 +45,7 @@ def test_photos_that_are_all_zero_are_unknown(scene):
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n0 0 0 1 0\n", r"m50_2_2_0.txt, line 3"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n0 0 0 9 5 0\n", r"m50_2_2_0.txt, line 2"),
         ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not fit info.txt"),
+        ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n\n0 5 0 1 0 0\n", r"line 4: patch"),
         ("sift.npy", "junk", "sift.npy cannot be read"),
     ],
 )
@@ -100,6 +101,33 @@ def test_a_written_scene_is_read_back(large):
     assert len(pairs) == 12_000
     assert similar.sum() == 6000
     assert ((large.points[pairs[:, 0]] == large.points[pairs[:, 1]]) == similar).all()
+
+
+def test_writing_anew_replaces_all_or_nothing(large, monkeypatch):
+    np.save(large.path / "hog.npy", np.zeros((2400, 3)))
+    points, photos = np.repeat(np.arange(200), 2), np.tile([1, 2], 200)
+    new = {"descriptors": np.zeros((400, 4), np.uint8), "frames": np.ones((400, 4)), "meta": {}}
+    patches = np.zeros((400, 64, 64), np.uint8)
+    with monkeypatch.context() as full_disk:
+
+        def fail(*arguments, **options):
+            raise OSError(28, "No space left on device")
+
+        full_disk.setattr(np, "savetxt", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_scene(large.path, patches, points, photos, **new)
+    assert len(load_scene(large.path)) == 2400
+    write_scene(large.path, patches, points, photos, **new)
+    assert len(load_scene(large.path)) == 400
+    assert not (large.path / "hog.npy").exists()
+    assert len(list(large.path.glob("patches*.bmp"))) == 2
+    assert not list(large.path.glob(".new-*"))
+
+
+def test_a_byte_order_mark_is_no_number(scene):
+    content = (scene / "info.txt").read_text().replace("\n", "\r\n")
+    (scene / "info.txt").write_text("\ufeff" + content, encoding="utf-8")
+    assert load_scene(scene).points.tolist() == [0, 0, 5, 5]
 
 
 def test_lists_of_any_name_are_counted_by_their_lines(scene):

@@ -39,6 +39,10 @@ def test_written_patches_are_read_back(tmp_path, patches, suffix):
     assert not crop(tmp_path, 701).any()  # the last sheet is filled up with black
     with pytest.raises(IndexError):
         lazy[700]
+    with pytest.raises(IndexError, match="by their number alone"):
+        lazy[0, :10]
+    grid = np.array([[1, 2], [300, 4]])
+    np.testing.assert_array_equal(lazy[grid], patches[grid])
 
 
 def test_jpeg_sheets_are_close(tmp_path):
@@ -70,6 +74,12 @@ def test_a_truncated_sheet_is_named(tmp_path, patches, suffix):
         path.write_bytes(content[:keep])
         with pytest.raises(ValueError, match=f"patches0000.{suffix}"):
             read_sheet(path)
+
+
+def test_sixteen_bits_keep_their_upper_half(tmp_path):
+    levels = np.random.default_rng(0).integers(0, 2**16, (1024, 1024)).astype(np.uint16)
+    Image.fromarray(levels).save(tmp_path / "patches0000.png")
+    np.testing.assert_array_equal(read_sheet(tmp_path / "patches0000.png"), levels // 256)
 
 
 def test_a_sheet_of_another_size_is_named(tmp_path):

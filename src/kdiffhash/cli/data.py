@@ -127,15 +127,17 @@ def _describe(scene: Any) -> dict[str, Any]:
 
     import numpy as np
 
+    from ..datasets.scene import MADE_BY
     from ..datasets.sheets import find_sheets
 
+    descriptors = sorted(path.stem for path in scene.path.glob("*.npy") if path.is_file())
     result = {
         "scene": str(scene.path),
         "patches": len(scene),
         "points": len(np.unique(scene.points)),
         "photos": "unknown" if scene.photos is None else len(np.unique(scene.photos)),
         "sheets": len(find_sheets(scene.path)),
-        "descriptors": ", ".join(sorted(path.stem for path in scene.path.glob("*.npy"))) or "none",
+        "descriptors": ", ".join(descriptors) or "none",
         "test_lists": ", ".join(sorted(path.name for path in scene.path.glob("m50_*.txt"))),
     }
     meta = scene.path / "meta.json"
@@ -144,7 +146,7 @@ def _describe(scene: Any) -> dict[str, Any]:
             known = json.loads(meta.read_text())
         except ValueError as error:
             raise ValueError(f"{meta} is not JSON: {error}") from error
-        if isinstance(known, dict) and "registered" in known:
-            result["photos_placed"] = f"{len(known['registered'])} of {len(known['photos'])}"
+        if isinstance(known, dict) and known.get("made_by") == MADE_BY and "photos_given" in known:
+            result["photos_placed"] = f"{len(known['photos'])} of {known['photos_given']}"
             result["share_added_by_projection"] = known["share_added_by_projection"]
     return result

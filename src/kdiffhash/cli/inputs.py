@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import Scene, load_scene
+from ..files import open_npy
 from ..pairs import Pairs, Similar, draw_pairs
 
 Array = NDArray[Any]
@@ -44,7 +45,7 @@ class Data:
 def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") -> Data:
     """Open one input; `.npy` and scenes are memory-mapped."""
     if path.suffix == ".npy":
-        data = Data(_read_npy(path))
+        data = Data(open_npy(path))
     elif path.suffix == ".npz":
         arrays = _read_npz(path)
         data = Data(
@@ -60,7 +61,7 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
         scene = load_scene(path, descriptor)
         data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
     if labels is not None:
-        data = replace(data, labels=_read_npy(labels), scene=None)
+        data = replace(data, labels=open_npy(labels), scene=None)
     _check_rows(data.rows.shape, path)
     for name, values in (("labels", data.labels), ("groups", data.groups)):
         if values is not None and values.shape != (len(data.rows),):
@@ -121,16 +122,6 @@ def pairs_of(
         groups=data.groups if across_groups else None,
         random_state=seed,
     )
-
-
-def _read_npy(path: Path) -> Array:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable .npy file: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} is an .npz file; a single array (.npy) is wanted here")
-    return array
 
 
 def _read_npz(path: Path) -> dict[str, Array]:

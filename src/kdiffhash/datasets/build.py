@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
 from ..progress import progress
 from .descriptors import sift_patches
 from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
+from .pictures import read_grey
 from .reconstruct import Model, Photo, Places, list_photos, read_model, reconstruct
-from .scene import Scene, load_scene, write_scene
+from .scene import Scene, is_ours, load_scene, write_scene
 from .sheets import Pixels
 
 _NEIGHBOURS = 12  # points that tell about the surface around a point
@@ -83,30 +83,38 @@ def build_scene(
     source, target = Path(photos), Path(out)
     if sheets not in ("bmp", "png", "jpg"):
         raise ValueError(f"sheets must be bmp, png or jpg, got {sheets!r}")
-    if min_photos < 2 or max_error <= 0:
+    if min_photos < 2 or not max_error > 0:
         raise ValueError("min_photos must be at least 2 and max_error positive")
+    rng = np.random.default_rng(random_state)
+    if target.resolve() == source.resolve():
+        raise ValueError("the scene needs a folder of its own, not that of the photographs")
+    if not is_ours(target):
+        raise ValueError(f"{target} holds a scene that was not built here; choose another folder")
     if (model is None) != (database is None):
         raise ValueError("a COLMAP model and its database go together; give both or neither")
-    names = list_photos(source)
+    names: list[str] | None = None
     if model is None or database is None:
+        names = list_photos(source)
         model, database = reconstruct(source, names, target / "colmap", n_jobs=n_jobs, quiet=quiet)
     found = read_model(Path(model), Path(database), min_photos=min_photos, max_error=max_error)
     if len(found.places) < 2 * _NEIGHBOURS:
         raise ValueError(
-            f"only {len(found.places)} points were seen in {min_photos} or more photographs; the "
-            "photographs overlap too little, or show too little texture"
+            f"only {len(found.places)} points were seen in {min_photos} or more photographs with "
+            f"an error of at most {max_error} pixels; the photographs overlap too little, or show "
+            "too little texture"
         )
-    rng = np.random.default_rng(random_state)
     added = _missed_frames(found, rng)
-    all_points, all_photos, all_frames, all_patches = [], [], [], []
+    all_points, all_photos, all_frames, all_patches, all_added = [], [], [], [], []
     with progress(len(found.photos), "cutting patches", quiet) as advance:
-        for photo, (more_points, more_frames) in zip(found.photos, added, strict=True):
+        both = zip(found.photos, added, strict=True)
+        for number, (photo, (more_points, more_frames)) in enumerate(both):
             image = _read_photo(source / photo.name, photo)
             points = np.concatenate([photo.points, more_points])
             frames = np.concatenate([photo.frames, more_frames])
             whole = inside(corners(frames), image.shape).all(axis=1)
             all_points.append(points[whole])
-            all_photos.append(np.full(int(whole.sum()), names.index(photo.name)))
+            all_photos.append(np.full(int(whole.sum()), number))
+            all_added.append((np.arange(len(points)) >= len(photo.points))[whole])
             all_frames.append(frames[whole])
             all_patches.append(cut_patches(image, frames[whole]))
             advance(1)
@@ -114,7 +122,6 @@ def build_scene(
     if not len(order):
         raise ValueError("no point has two patches that lie wholly inside photographs")
     patches = np.concatenate(all_patches)[order]
-    n_detected = sum(len(photo.points) for photo in found.photos)
     write_scene(
         target,
         patches,
@@ -123,15 +130,11 @@ def build_scene(
         descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=quiet),
         frames=np.concatenate(all_frames)[order],
         meta={
-            "photos": names,
-            "registered": [photo.name for photo in found.photos],
+            "photos": [photo.name for photo in found.photos],
+            "photos_given": len(found.photos) if names is None else len(names),
             "points": int(points.max()) + 1,
             "patches": len(points),
-            "share_added_by_projection": round(
-                sum(len(rows) for rows, _ in added)
-                / max(1, n_detected + sum(len(rows) for rows, _ in added)),
-                3,
-            ),
+            "share_added_by_projection": round(float(np.concatenate(all_added)[order].mean()), 3),
         },
         sheets=sheets,
         random_state=random_state,
@@ -149,12 +152,7 @@ def _in_order(
 
 
 def _read_photo(path: Path, photo: Photo) -> Pixels:
-    image_module = need("PIL.Image", "vision")
-    try:
-        with image_module.open(path) as image:
-            pixels = np.asarray(image.convert("L"))
-    except OSError as error:
-        raise ValueError(f"{path} of the COLMAP model cannot be read: {error}") from error
+    pixels = read_grey(path)
     wanted = (photo.camera.height, photo.camera.width)
     if pixels.shape != wanted:
         raise ValueError(

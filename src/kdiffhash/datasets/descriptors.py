@@ -13,7 +13,7 @@ from ..extras import need
 from ..files import replacing
 from ..parallel import run_tiles
 from ..progress import progress
-from .scene import Scene, load_scene
+from .scene import Scene, load_scene, open_scene
 from .sheets import PATCH, PER_SHEET, WIDTH_IN_SIGMA, Pixels
 
 Kind = Literal["sift", "hog"]
@@ -80,11 +80,11 @@ def describe_scene(
     quiet: bool = False,
 ) -> Scene:
     """Write the descriptors of a scene's patches into its folder, and open it with them."""
-    scene = load_scene(name, kind)
+    scene = open_scene(name, kind)
     descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, quiet=quiet)
     with replacing(scene.path / f"{kind}.npy") as temporary, temporary.open("wb") as file:
         np.save(file, descriptors)
-    return scene
+    return load_scene(scene.path, kind)
 
 
 def _make_sift() -> Callable[[Pixels], NDArray[np.uint8]]:

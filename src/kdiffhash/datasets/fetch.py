@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import lzma
 import os
 import shutil
 import stat
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +20,8 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
+
+from filelock import FileLock
 
 from ..progress import progress
 from .cache import cache_folder
@@ -71,12 +75,11 @@ def fetch_scene(
         `trevi`, `notredame-2007`, `halfdome` (2007), `liberty`, `notredame` or `yosemite` (2011);
         with `archive` or `url` any name.
     archive : path, optional
-        A copy of the archive (.zip) that is there already; nothing is downloaded then, and it is
-        checked only if `md5` is given.
+        A copy of the archive (.zip) that is there already; nothing is downloaded then.
     url : str, optional
         Another place to download from.
     md5 : str, optional
-        The archive's checksum; known for the scenes above where they come from their usual place.
+        The archive's checksum; known for the scenes above, except from another `url`.
     cache : path, optional
         Cache folder; by default KDIFFHASH_CACHE or the user's cache folder.
     n_jobs : int, optional
@@ -88,31 +91,44 @@ def fetch_scene(
     -------
     Scene
     """
-    if name != Path(name).name or name in ("", ".", ".."):
-        raise ValueError(f"a scene's name is a plain word, got {name!r}")
+    if name != Path(name).name or name in ("", ".", "..", "views-train", "views-test"):
+        raise ValueError(f"a scene's name is a plain word that is not taken, got {name!r}")
     if name not in PUBLISHED and archive is None and url is None:
         raise ValueError(f"unknown scene {name!r}; known are {', '.join(PUBLISHED)}")
+    if url is None and name in PUBLISHED:
+        url, md5 = PUBLISHED[name].url, md5 or PUBLISHED[name].md5
     root = Path(cache) if cache is not None else cache_folder()
     folder = root / "scenes" / name
-    if not (folder / "info.txt").is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if archive is not None:
-            source = Path(archive)
-            if not source.is_file():
-                raise FileNotFoundError(f"{source} is not a file")
-            _check_sum(source, md5, keep=True)
-            _unpack(source, folder, quiet)
-        else:
-            if url is None:
-                url, md5 = PUBLISHED[name].url, md5 or PUBLISHED[name].md5
-            source = root / "downloads" / f"{name}.zip"
-            _download(url, source, quiet)
-            _check_sum(source, md5, keep=False)
-            _unpack(source, folder, quiet)
-            source.unlink()
-    if not (folder / "sift.npy").is_file():
-        describe_scene(folder, n_jobs=n_jobs, quiet=quiet)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{name}.lock")):
+        if not (folder / "info.txt").is_file():
+            if archive is not None:
+                _unpack_copy(Path(archive), md5, folder, quiet)
+            else:
+                _unpack_download(str(url), md5, root / "downloads" / f"{name}.zip", folder, quiet)
+        elif archive is not None:
+            raise ValueError(f"{folder} is there already; remove it to unpack another archive")
+        if not (folder / "sift.npy").is_file():
+            describe_scene(folder, n_jobs=n_jobs, quiet=quiet)
     return load_scene(folder)
+
+
+def _unpack_copy(archive: Path, md5: str | None, folder: Path, quiet: bool) -> None:
+    if not archive.is_file():
+        raise FileNotFoundError(f"{archive} is not a file")
+    _check_sum(archive, md5, "if you packed it yourself, give the scene another name")
+    _unpack(archive, folder, quiet)
+
+
+def _unpack_download(url: str, md5: str | None, target: Path, folder: Path, quiet: bool) -> None:
+    _download(url, target, quiet)
+    try:
+        _check_sum(target, md5, "it was removed, fetch it again")
+        _unpack(target, folder, quiet)
+    except FetchError:
+        target.unlink()  # what is no scene now is none the next time
+        raise
+    target.unlink()
 
 
 def _download(url: str, target: Path, quiet: bool) -> None:
@@ -126,7 +142,8 @@ def _download(url: str, target: Path, quiet: bool) -> None:
             _download_rest(url, part, quiet)
             break
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if refused or isinstance(error, http.client.InvalidURL):
                 raise FetchError(
                     f"{url} cannot be had: {error}. If you have a copy: kdiffhash data fetch NAME "
                     "--from FILE.zip"
@@ -134,10 +151,10 @@ def _download(url: str, target: Path, quiet: bool) -> None:
             if _is_local(error):
                 raise
             if attempt == _TRIES - 1:
-                size = part.stat().st_size if part.exists() else 0
+                kept = part.stat().st_size if part.exists() and _validator_of(part).exists() else 0
+                again = f"go on after the {kept} bytes that are kept" if kept else "try again"
                 raise FetchError(
-                    f"{url}: the transfer broke off ({error}); {size} bytes are kept. Run the "
-                    "command again to go on from there"
+                    f"{url}: the transfer broke off ({error}). Run the command again to {again}"
                 ) from error
             time.sleep(0.5 * 2**attempt)
     part.replace(target)
@@ -146,7 +163,8 @@ def _download(url: str, target: Path, quiet: bool) -> None:
 
 def _is_local(error: Exception) -> bool:
     """Whether this machine is at fault (a full disk, say), where trying again is no use."""
-    return isinstance(error, OSError) and error.filename is not None
+    remote = isinstance(error, urllib.error.URLError)
+    return isinstance(error, OSError) and not remote and error.filename is not None
 
 
 def _download_rest(url: str, part: Path, quiet: bool) -> None:
@@ -162,6 +180,8 @@ def _download_rest(url: str, part: Path, quiet: bool) -> None:
         )
     except urllib.error.HTTPError as error:
         if error.code == 416:  # nothing is missing, or the file has become another
+            if error.headers["Content-Range"] == f"bytes */{have}":
+                return
             part.unlink()
             raise ConnectionError("the server's file has changed") from error
         raise
@@ -173,8 +193,10 @@ def _download_rest(url: str, part: Path, quiet: bool) -> None:
             raise ConnectionError("the server sent another part than was asked for")
         length = answer.headers["Content-Length"]
         total = None if length is None else have + int(length)
-        validator = answer.headers["ETag"] or answer.headers["Last-Modified"]
-        if validator and not validator.startswith("W/"):
+        etag = answer.headers["ETag"]
+        strong = etag if etag and not etag.startswith("W/") else None
+        validator = strong or answer.headers["Last-Modified"]
+        if validator:
             note.write_text(validator)
         else:
             note.unlink(missing_ok=True)
@@ -216,45 +238,59 @@ def _first_byte(content_range: str | None) -> int:
         return -1
 
 
-def _check_sum(path: Path, md5: str | None, *, keep: bool) -> None:
+def _check_sum(path: Path, md5: str | None, advice: str) -> None:
     if md5 is None:
         return
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "md5").hexdigest()
     if found != md5.lower():
-        if not keep:
-            path.unlink()
         raise FetchError(
-            f"{path} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file"
-            + ("" if keep else "; it was removed, fetch it again")
+            f"{path} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
+            + advice
         )
 
 
 def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
     """Unpack beside the folder, then put it in place, so that it is whole or not there."""
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    if folder.exists():
+        raise ValueError(f"{folder} is there, but is not a scene; remove it")
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _extract(archive, unfinished, quiet)
+        infos = sorted(unfinished.rglob("info.txt"), key=lambda path: len(path.parts))
+        if not infos:
+            raise FetchError(f"{archive} is not a scene: it has no info.txt")
+        try:
+            load_scene(infos[0].parent)  # says what is missing
+        except (ValueError, FileNotFoundError) as error:
+            inside = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
+            raise FetchError(f"{archive} is not a whole scene: {inside}") from error
+        infos[0].parent.chmod(0o755)  # made for its owner alone, if it is the temporary folder
+        infos[0].parent.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _extract(archive: Path, target: Path, quiet: bool) -> None:
+    broken = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
     try:
         with zipfile.ZipFile(archive) as file:
             members = [member for member in file.infolist() if not member.is_dir()]
             _refuse_hostile(members, archive)
             size = sum(member.file_size for member in members)
-            with progress(size, f"unpacking {folder.name}", quiet) as advance:
+            with progress(size, f"unpacking {archive.name}", quiet) as advance:
                 for member in members:
-                    target = unfinished / member.filename
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with file.open(member) as source, target.open("wb") as out:
+                    path = target / member.filename
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with file.open(member) as source, path.open("wb") as out:
                         shutil.copyfileobj(source, out, _BLOCK)
                     advance(member.file_size)
-        infos = sorted(unfinished.rglob("info.txt"), key=lambda path: len(path.parts))
-        if not infos:
-            raise FetchError(f"{archive} is not a scene: it has no info.txt")
-        load_scene(infos[0].parent)  # says what is missing
-        infos[0].parent.rename(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (*broken, NotImplementedError, RuntimeError) as error:
         raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        if error.errno is None:  # from a damaged bzip2 stream
+            raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
+        raise
 
 
 def _refuse_hostile(members: list[zipfile.ZipInfo], archive: Path) -> None:

@@ -10,6 +10,7 @@ import copy
 import json
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from ..files import replacing
 from ..parallel import n_threads
 from ..progress import is_shown, progress, waiting
 from .frames import Frames
+from .pictures import read_grey
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp"}
 
@@ -70,24 +72,16 @@ class Model:
 
 def list_photos(folder: Path) -> list[str]:
     """Names of the photographs in a folder, each of which was opened."""
-    image_module = need("PIL.Image", "vision")
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of photographs")
     names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
     if len(names) < 3:
         raise ValueError(
-            f"{folder} has {len(names)} photographs (.jpg, .png, .tif, .bmp); at least 3 that show "
-            "the same things from different places are needed"
+            f"{folder} has {len(names)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
+            "looked into); at least 3 that show the same things from different places are needed"
         )
     for name in names:
-        try:
-            with image_module.open(folder / name) as image:
-                image.load()
-        except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-            raise ValueError(
-                f"{folder / name} is not a picture that can be read ({error}); remove it or "
-                "replace it"
-            ) from error
+        read_grey(folder / name)
     return names
 
 
@@ -101,16 +95,21 @@ def reconstruct(
     _same_photos(photos, names, work)
     threads = n_threads(n_jobs)
     if not sparse.is_dir():
-        with _quiet_log(pycolmap):
-            _find_and_match(pycolmap, photos, names, database, threads, quiet)
-            unfinished = work / "sparse.part"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
-            options = pycolmap.IncrementalPipelineOptions()
-            options.num_threads, options.random_seed = threads, 0
-            options.min_model_size = 3
-            with waiting("placing cameras", quiet):
-                pycolmap.incremental_mapping(database, photos, unfinished, options)
+        unfinished = work / "sparse.part"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        options = pycolmap.IncrementalPipelineOptions()
+        options.num_threads, options.random_seed = threads, 0
+        options.min_model_size = 3
+        try:
+            with _quiet_log(pycolmap):
+                _find_and_match(pycolmap, photos, names, database, threads, quiet)
+                with waiting("placing cameras", quiet):
+                    pycolmap.incremental_mapping(database, photos, unfinished, options)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"COLMAP failed: {error}. Remove {work} to start again from the photographs"
+            ) from error
         unfinished.rename(sparse)
     models = sorted(path for path in sparse.iterdir() if path.is_dir())
     if not models:
@@ -118,21 +117,44 @@ def reconstruct(
             f"the photographs in {photos} do not overlap enough: no three of them could be placed. "
             "Take more of the same things, from places closer together"
         )
-    sizes = {path: pycolmap.Reconstruction(path).num_reg_images() for path in models}
+    sizes = {path: _open_model(path).num_reg_images() for path in models}
     return max(models, key=lambda path: (sizes[path], path.name)), database
+
+
+def _open_model(model: Path) -> Any:
+    pycolmap = need("pycolmap", "colmap")
+    if not model.is_dir():
+        raise FileNotFoundError(f"{model} is not a folder with a COLMAP model")
+    _check_points(model / "points3D.bin")
+    with _quiet_log(pycolmap):
+        try:
+            return pycolmap.Reconstruction(model)
+        except (ValueError, RuntimeError, IndexError, MemoryError) as error:
+            raise ValueError(f"{model} is not a whole COLMAP model: {error}") from error
+
+
+def _check_points(path: Path) -> None:
+    """Refuse a truncated file of points, which COLMAP would read without end."""
+    if not path.is_file():
+        return  # models may be kept as text
+    content = path.read_bytes()
+    try:
+        (n_points,) = struct.unpack_from("<Q", content)
+        end = 8
+        for _ in range(n_points):
+            (length,) = struct.unpack_from("<Q", content, end + 43)
+            end += 51 + 8 * length
+    except struct.error:
+        end = len(content) + 1
+    if end > len(content):
+        raise ValueError(f"{path} is truncated")
 
 
 def read_model(model: Path, database: Path, *, min_photos: int, max_error: float) -> Model:
     """Read a COLMAP model: points seen in enough photographs, with a small error, and by which."""
-    pycolmap = need("pycolmap", "colmap")
-    for path in (model, database):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist")
-    with _quiet_log(pycolmap):
-        try:
-            reconstruction = pycolmap.Reconstruction(model)
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"{model} is not a COLMAP model: {error}") from error
+    if not database.is_file():
+        raise FileNotFoundError(f"{database} is not a COLMAP database: no such file")
+    reconstruction = _open_model(model)
     tracks: dict[int, list[tuple[int, int]]] = {}
     for point_id, point in reconstruction.points3D.items():
         if point.error <= max_error:
@@ -181,15 +203,15 @@ def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
 
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
     """Frames of some keypoints of a photograph, from its matrix of place and affine shape."""
-    with closing(sqlite3.connect(_read_only(database), uri=True)) as connection:
-        try:
+    try:
+        with closing(sqlite3.connect(_read_only(database), uri=True)) as connection:
             found = connection.execute(
                 "SELECT k.rows, k.cols, k.data FROM keypoints k JOIN images i USING (image_id) "
                 "WHERE i.name = ?",
                 (name,),
             ).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise ValueError(f"{database} is not a COLMAP database: {error}") from error
+    except sqlite3.Error as error:
+        raise ValueError(f"{database} is not a COLMAP database: {error}") from error
     if found is None:
         raise ValueError(f"{database} has no keypoints of {name}; it does not belong to the model")
     n_rows, n_columns, content = found
@@ -247,7 +269,12 @@ def _same_photos(photos: Path, names: list[str], work: Path) -> None:
     if not note.exists():
         with replacing(note) as temporary:
             temporary.write_text(json.dumps(sizes, indent=1) + "\n")
-    elif json.loads(note.read_text()) != sizes:
+        return
+    try:
+        known = json.loads(note.read_text())
+    except ValueError as error:
+        raise ValueError(f"{note} is damaged ({error}); remove {work} to start again") from error
+    if known != sizes:
         raise ValueError(
             f"{work} holds work on other photographs than those in {photos}; choose another --out "
             "or remove that folder"
@@ -278,7 +305,13 @@ def _watching(database: Path, table: str, total: int, what: str, quiet: bool) ->
         return
     with progress(total, what, quiet) as advance:
         command = [sys.executable, "-c", _COUNT_ROWS, _read_only(database), table]
-        counter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        counter = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
 
         def watch() -> None:
             last = 0
@@ -304,7 +337,7 @@ def _read_only(database: Path) -> str:
 def _quiet_log(pycolmap: Any) -> Iterator[None]:
     """Keep COLMAP's own account of its work off the terminal."""
     before = pycolmap.logging.minloglevel
-    pycolmap.logging.minloglevel = pycolmap.logging.Level.ERROR.value
+    pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
     try:
         yield
     finally:

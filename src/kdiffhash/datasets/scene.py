@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +27,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import replacing
+from ..files import open_npy
 from ..pairs import Pairs, Similar, draw_pairs
 from .cache import cache_folder
-from .sheets import PER_SHEET, PatchSheets, find_sheets, write_sheets
+from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
+
+MADE_BY = "kdiffhash"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +115,8 @@ class Scene:
         """
         lists = sorted(self.path.glob("m50_*.txt"), key=lambda path: path.stat().st_size)
         if not lists or self.rows is not None:
-            return self.draw_pairs(50_000, n_negatives or 50_000, random_state=random_state)
+            wanted = 50_000 if n_negatives is None else n_negatives
+            return self.draw_pairs(50_000, wanted, random_state=random_state)
         pairs, similar = self._read_list(lists[-1])
         if n_negatives is None:
             return pairs, similar
@@ -160,7 +165,7 @@ class Scene:
         if wrong.any():
             line = int(np.flatnonzero(wrong.any(axis=1))[0])
             raise ValueError(
-                f"{path}, line {line + 1}: patch {pairs[line].tolist()} of point "
+                f"{path}, line {_line_of_row(path, line)}: patch {pairs[line].tolist()} of point "
                 f"{points[line].tolist()} does not fit info.txt ({len(self.points)} patches)"
             )
         return pairs, points[:, 0] == points[:, 1]
@@ -201,24 +206,30 @@ def load_scene(name: str | os.PathLike[str], descriptor: str = "sift") -> Scene:
     descriptor : str
         Which descriptors to use: the file of that name, `sift.npy` by default.
     """
+    scene = open_scene(name, descriptor)
+    described = scene.path / f"{descriptor}.npy"
+    if described.is_file():
+        shape = _open_descriptors(described).shape
+        if len(shape) != 2 or shape[0] != len(scene):
+            raise ValueError(f"{described} has shape {shape}, info.txt has {len(scene)} lines")
+    elif not find_sheets(scene.path):
+        raise FileNotFoundError(f"{scene.path} has neither {described.name} nor sheets of patches")
+    return scene
+
+
+def open_scene(name: str | os.PathLike[str], descriptor: str) -> Scene:
+    """Open a scene whose descriptors may be missing or damaged."""
     if not re.fullmatch(r"[\w-]+", descriptor):
         raise ValueError(f"descriptor names a file such as sift.npy; got {descriptor!r}")
     folder = find_scene(name)
     table = _read_numbers(folder / "info.txt", 2)
     n_patches = len(table)
     n_sheets = len(find_sheets(folder))
-    described = folder / f"{descriptor}.npy"
     if n_sheets and n_sheets != -(-n_patches // PER_SHEET):
         raise ValueError(
             f"{folder}: info.txt ends with line {n_patches}, which makes "
             f"{-(-n_patches // PER_SHEET)} sheets, but there are {n_sheets}"
         )
-    if described.is_file():
-        shape = _open_descriptors(described).shape
-        if len(shape) != 2 or shape[0] != n_patches:
-            raise ValueError(f"{described} has shape {shape}, info.txt has {n_patches} lines")
-    elif not n_sheets:
-        raise FileNotFoundError(f"{folder} has neither {described.name} nor sheets of patches")
     photos = table[:, 1]
     return Scene(folder, table[:, 0].copy(), photos.copy() if photos.any() else None, descriptor)
 
@@ -235,29 +246,48 @@ def write_scene(
     sheets: str = "bmp",
     random_state: int = 0,
 ) -> None:
-    """Write a scene in the published layout; `info.txt`, which makes it one, comes last.
+    """Write a scene in the published layout, in place of one that is there.
+
+    All is written beside it first, and `info.txt`, which makes a folder a scene, comes last.
 
     `frames` has a row a patch: x and y in its photograph, orientation in radians, size sigma. They
     go into `interest.txt` behind the photo id, the size as its logarithm to base 2.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "info.txt").unlink(missing_ok=True)
-    for old in [*find_sheets(folder), *folder.glob("m50_*.txt")]:
-        old.unlink()
-    write_sheets(folder, patches, sheets)
-    np.save(folder / "sift.npy", descriptors)
-    frames = np.column_stack([photos, frames[:, :3], np.log2(frames[:, 3])])
-    np.savetxt(folder / "interest.txt", frames, fmt=["%d", "%.3f", "%.3f", "%.4f", "%.4f"])
-    for n_lines in (2_000, 100_000):
-        rng = np.random.default_rng(random_state)
-        pairs, similar = draw_pairs(points, n_lines // 2, n_lines // 2, random_state=rng)
-        a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # as many of each kind
-        zero = np.zeros_like(a)
-        table = np.column_stack([a, points[a], zero, b, points[b], zero])
-        np.savetxt(folder / f"m50_{len(table)}_{len(table)}_0.txt", table, fmt="%d")
-    (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-    with replacing(folder / "info.txt") as temporary:
-        np.savetxt(temporary, np.column_stack([points, photos]), fmt="%d")
+    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    try:
+        write_sheets(new, patches, sheets)
+        np.save(new / "sift.npy", descriptors)
+        frames = np.column_stack([photos, frames[:, :3], np.log2(frames[:, 3])])
+        np.savetxt(new / "interest.txt", frames, fmt=["%d", "%.3f", "%.3f", "%.4f", "%.4f"])
+        for n_lines in (2_000, 100_000):
+            rng = np.random.default_rng(random_state)
+            pairs, similar = draw_pairs(points, n_lines // 2, n_lines // 2, random_state=rng)
+            a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # as many of each kind
+            zero = np.zeros_like(a)
+            table = np.column_stack([a, points[a], zero, b, points[b], zero])
+            np.savetxt(new / f"m50_{len(table)}_{len(table)}_0.txt", table, fmt="%d")
+        (new / "meta.json").write_text(json.dumps({"made_by": MADE_BY, **meta}, indent=1) + "\n")
+        np.savetxt(new / "info.txt", np.column_stack([points, photos]), fmt="%d")
+        (folder / "info.txt").unlink(missing_ok=True)
+        for old in folder.iterdir():
+            if is_sheet(old.name) or old.suffix == ".npy" or old.name.startswith("m50_"):
+                old.unlink()
+        for path in sorted(new.iterdir(), key=lambda path: path.name == "info.txt"):
+            path.replace(folder / path.name)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder has no scene, or one that was made here and may be made again."""
+    if not (folder / "info.txt").exists():
+        return True
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(meta, dict) and meta.get("made_by") == MADE_BY
 
 
 def _deal(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -274,10 +304,7 @@ def _open_descriptors(path: Path) -> NDArray[Any]:
             f"{path.parent} has no {path.name}; make it: kdiffhash data describe {path.parent} "
             f"--kind {path.stem}"
         )
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    array: NDArray[Any] = open_npy(path)
     return array
 
 
@@ -287,7 +314,12 @@ def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty file
             table: NDArray[np.int64] = np.loadtxt(
-                path, np.int64, comments=None, usecols=range(n_columns), ndmin=2, encoding="ascii"
+                path,
+                np.int64,
+                comments=None,
+                usecols=range(n_columns),
+                ndmin=2,
+                encoding="utf-8-sig",
             )
     except (ValueError, OverflowError):
         raise _what_is_wrong(path, n_columns) from None
@@ -296,9 +328,16 @@ def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
     return table
 
 
+def _line_of_row(path: Path, row: int) -> int:
+    """The line that a row of the table stands on, counting blank lines, from 1."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        filled = (number for number, line in enumerate(file, 1) if line.strip())
+        return next(number for i, number in enumerate(filled) if i == row)
+
+
 def _what_is_wrong(path: Path, n_columns: int) -> ValueError:
     """The first line of a file that does not start with whole numbers."""
-    with path.open(encoding="ascii", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, 1):
             words = line.split()[:n_columns]
             right = all(re.fullmatch(r"[+-]?\d{1,18}", word) for word in words)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..extras import need
+from .pictures import read_grey
 
 PATCH = 64  # pixels along a side of a patch
 WIDTH_IN_SIGMA = 15  # how much wider a patch is than the size sigma of its keypoint
@@ -63,9 +64,10 @@ class PatchSheets:
         return len(self._rows)
 
     def __getitem__(self, key: Any) -> Pixels:
+        if isinstance(key, tuple):
+            raise IndexError("patches are indexed by their number alone; index what that gives")
         rows = np.asarray(self._rows[key])
-        patches = self._read(rows.reshape(-1))
-        return patches if rows.ndim else np.asarray(patches[0])
+        return self._read(rows.reshape(-1)).reshape(*rows.shape, PATCH, PATCH)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -99,6 +101,11 @@ class PatchSheets:
         return pixels
 
 
+def is_sheet(name: str) -> bool:
+    """Whether a file is named as sheets are."""
+    return _NAME.fullmatch(name) is not None
+
+
 def find_sheets(folder: Path) -> list[Path]:
     """The sheets of a folder in order; they are numbered from 0 without gaps."""
     found: dict[int, Path] = {}
@@ -121,17 +128,10 @@ def read_sheet(path: Path) -> Pixels:
         pixels = _map_bmp(path)
         if pixels is not None:
             return pixels
-    image_module = need("PIL.Image", "vision")
-    try:
-        with image_module.open(path) as image:
-            size = image.size
-            pixels = np.asarray(image.convert("L")) if size == (SIDE, SIDE) else None
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise ValueError(f"{path} is not a whole picture: {error}") from error
-    if pixels is None:
-        raise ValueError(f"{path} has {size[0]} x {size[1]} pixels; a sheet has {SIDE} x {SIDE}")
+    pixels = read_grey(path)
+    if pixels.shape != (SIDE, SIDE):
+        height, width = pixels.shape
+        raise ValueError(f"{path} has {width} x {height} pixels; a sheet has {SIDE} x {SIDE}")
     return pixels
 
 
@@ -163,6 +163,8 @@ def _map_bmp(path: Path) -> Pixels | None:
         file.seek(14 + head_size)
         palette = np.frombuffer(file.read(4 * (n_colours or 256)), np.uint8)
         size = file.seek(0, os.SEEK_END)
+    if offset < 14 + head_size + 1024:
+        return None
     if size < offset + SIDE * SIDE:
         raise ValueError(
             f"{path} is truncated: {size} bytes of {offset + SIDE * SIDE}; get it again"

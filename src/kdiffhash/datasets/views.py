@@ -12,8 +12,8 @@ points would then be falsely told to be different things, and pictures with next
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from ..extras import need
@@ -38,6 +39,7 @@ from .frames import (
     move_frames,
     nearest,
 )
+from .pictures import read_grey
 from .scene import Scene, load_scene, write_scene
 from .sheets import Pixels
 
@@ -92,21 +94,27 @@ def load_views(*, n_jobs: int | None = None, quiet: bool = False) -> Views:
 def make_views(*, n_jobs: int | None = None, quiet: bool = False) -> Path:
     """Make the embedded set unless it is in the cache; the folder of its two scenes."""
     folder = cache_folder() / f"views-{VERSION}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-        try:
-            with progress(len(TRAIN) + len(TEST), "making the embedded set", quiet) as advance:
-                _write_part(unfinished / "views-train", TRAIN, n_jobs, advance)
-                _write_part(unfinished / "views-test", TEST, n_jobs, advance)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):  # others wait and then find it made
+        if not _is_whole(folder):
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
+                with progress(len(TRAIN) + len(TEST), "making the embedded set", quiet) as advance:
+                    _write_part(unfinished / "views-train", TRAIN, n_jobs, advance)
+                    _write_part(unfinished / "views-test", TEST, n_jobs, advance)
+                shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # another process was quicker otherwise
-                    raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the set is there; one that was damaged is made again."""
+    try:
+        return all(len(load_scene(folder / f"views-{part}").patches) for part in ("train", "test"))
+    except (OSError, ValueError):
+        return False
 
 
 def _write_part(
@@ -138,7 +146,7 @@ def _write_part(
         np.concatenate(photos),
         descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=True),
         frames=np.concatenate([part.frames for part in parts]),
-        meta={"made_by": f"kdiffhash views {VERSION}", "pictures": pictures},
+        meta={"views": VERSION, "pictures": pictures},
     )
 
 
@@ -149,8 +157,7 @@ def _source(name: str) -> Path:
 
 
 def _read(name: str) -> Pixels:
-    with need("PIL.Image", "vision").open(_source(name)) as image:
-        picture = np.asarray(image.convert("L"))
+    picture = read_grey(_source(name))
     # The retina's picture is twice as large as its details.
     return need("cv2", "vision").pyrDown(picture) if max(picture.shape) > 1000 else picture
 
@@ -210,10 +217,10 @@ def _in_right_picture(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
     values = disparity[rows, columns]
     target = np.round(columns - values).astype(int)
     reached = target >= 0
-    nearest = np.zeros((height, width))
-    np.maximum.at(nearest, (rows[reached], target[reached]), values[reached])
+    surface = np.zeros((height, width))
+    np.maximum.at(surface, (rows[reached], target[reached]), values[reached])
     column = np.clip(np.round(moved[:, 0]).astype(int), 0, width - 1)
-    return moved, known & (moved[:, 0] >= 0) & (np.abs(nearest[y, column] - shift) < 1)
+    return moved, known & (moved[:, 0] >= 0) & (np.abs(surface[y, column] - shift) < 1)
 
 
 def _random_homography(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:

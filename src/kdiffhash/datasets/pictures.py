@@ -1,0 +1,26 @@
+"""Reading pictures: grey, 8 bits, or a sentence that says what is wrong with the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..extras import need
+
+
+def read_grey(path: Path) -> NDArray[np.uint8]:
+    """The pixels of a picture as grey levels from 0 to 255."""
+    image_module = need("PIL.Image", "vision")
+    try:
+        with image_module.open(path) as image:
+            if image.mode.startswith("I;16"):
+                return (np.asarray(image) >> 8).astype(np.uint8)
+            if image.mode in ("I", "F"):
+                raise ValueError("it has more than 16 bits a pixel; save it with 8 or 16")
+            return np.asarray(image.convert("L"))
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise ValueError(f"{path} is not a picture that can be read: {error}") from error

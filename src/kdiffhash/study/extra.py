@@ -1,0 +1,219 @@
+"""Experiments on one train-test pair: alpha, another descriptor, first matches, costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..datasets import Scene, describe_patches
+from ..datasets.sheets import find_sheets
+from ..hashers import KernelDiffHash
+from ..metrics import interval_of, resample_rates, roc
+from ..pairs import draw_pairs
+from ..preprocess import preprocess_rows
+from .matches import (
+    draw_queries,
+    first_by_codes,
+    first_by_rows,
+    precision,
+    time_comparisons,
+)
+from .measure import RATES, code_distances, euclidean
+from .plan import ALPHAS, Plan, TestSet, TrainSet, subset
+from .store import Store
+
+if TYPE_CHECKING:
+    from .run import Results
+
+
+def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan, store: Store) -> dict[str, Any]:
+    """FNR and FPR95 of kDIF at 128 bits against alpha, in the cross and the difference form."""
+    path = store.path(
+        f"alpha-{data.name}-to-{test.name}",
+        "json",
+        plan={**plan.as_dict(), "methods": (), "lengths": ()},
+        paths=[data.scene.path, test.scene.path],
+    )
+    stored = store.read_json(path)
+    if stored is not None:
+        return dict(stored)
+    n_bits = min(128, max(plan.lengths))
+    pairs, similar = data.scene.draw_pairs(
+        plan.grid_positives, plan.grid_negatives, random_state=plan.seed
+    )
+    some = _fewer_negatives(test, 200_000)
+    found: dict[str, Any] = {"n_bits": n_bits, "alphas": [str(a) for a in ALPHAS], "forms": {}}
+    for form in ("cross", "difference"):
+        fnr, fpr95 = [], []
+        for alpha in ALPHAS:
+            hasher = KernelDiffHash(
+                n_bits,
+                moment=form,
+                alpha=alpha,
+                n_basis=min(plan.grid_basis, len(data.scene)),
+                preprocess="hellinger",
+                random_state=plan.seed,
+            ).fit_pairs(data.scene.descriptors, pairs, similar)
+            curve = roc(hasher.pair_distance(test.scene.descriptors, some.pairs), some.similar)
+            fnr.append(curve.fnr_at(1e-3))
+            fpr95.append(curve.fpr95)
+        found["forms"][form] = {"fnr_at_1e-3": fnr, "fpr95": fpr95}
+    store.write_json(path, found)
+    return found
+
+
+def other_descriptor(
+    data: TrainSet, test: TestSet, plan: Plan, store: Store
+) -> dict[str, Any] | None:
+    """kDIF on HOG beside the Euclidean distance of HOG, on some of the points."""
+    if not find_sheets(data.scene.path) or not find_sheets(test.scene.path):
+        return None
+    path = store.path(
+        f"hog-{data.name}-to-{test.name}",
+        "json",
+        plan={**plan.as_dict(), "methods": (), "lengths": ()},
+        paths=[data.scene.path, test.scene.path],
+    )
+    stored = store.read_json(path)
+    if stored is not None:
+        return dict(stored)
+    n_bits = 256
+    learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
+    rows = describe_patches(learn.patches, "hog", quiet=True)
+    pairs, similar = draw_pairs(
+        learn.points, plan.n_positives, plan.n_negatives, random_state=plan.seed
+    )
+    hasher = KernelDiffHash(
+        n_bits, n_basis=min(plan.n_basis, len(rows)), random_state=plan.seed
+    ).fit_pairs(rows, pairs, similar)
+    rows = describe_patches(check.patches, "hog", quiet=True)
+    pairs, similar = draw_pairs(check.points, 50_000, 200_000, random_state=plan.seed)
+    distances: list[NDArray[Any]] = [
+        code_distances(hasher.transform(rows), pairs),
+        euclidean(rows, pairs, None),
+    ]
+    values, samples = resample_rates(
+        [RATES["fnr_at_1e-3"], RATES["fpr95"]],
+        distances,
+        similar,
+        check.points[pairs],
+        n_resamples=plan.n_resamples,
+        random_state=plan.seed,
+    )
+    gap = interval_of(values[0, 0] - values[1, 0], samples[:, 0, 0] - samples[:, 1, 0])
+    found = {
+        "descriptor": "HOG",
+        "n_bits": n_bits,
+        "float_bits": 32 * rows.shape[1],
+        "n_patches": [len(learn), len(check)],
+        "kdif": {"fnr_at_1e-3": values[0, 0], "fpr95": values[0, 1]},
+        "euclidean": {"fnr_at_1e-3": values[1, 0], "fpr95": values[1, 1]},
+        "difference": [gap.value, gap.low, gap.high],
+    }
+    store.write_json(path, found)
+    return found
+
+
+def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, Any] | None:
+    """Precision of the first five matches, and a gallery of some queries."""
+    plan, scene = results.plan, test.scene
+    named = {
+        name: results.trained[data.name, name]
+        for name in ("kdif", "kernel-lda")
+        if (data.name, name) in results.trained
+    }
+    if not named:
+        return None
+    queries = draw_queries(scene.points, plan.n_queries, plan.seed)
+    rows = np.asarray(scene.descriptors)
+    found = {"SIFT": first_by_rows(rows, queries)}
+    found["RootSIFT"] = first_by_rows(preprocess_rows(rows, "hellinger"), queries)
+    codes = {}
+    for name, trained in named.items():
+        longest, hasher = max(trained.hashers.items())
+        codes[name] = hasher.transform(rows)
+        title = f"{results.methods[name].title}, {longest} bits"
+        found[title] = first_by_codes(codes[name], queries)
+    scores = {name: precision(scene.points, queries, one[0]) for name, one in found.items()}
+    result: dict[str, Any] = {
+        "n_queries": len(queries),
+        "precision_at_5": {name: float(one.mean()) for name, one in scores.items()},
+        "difference": _difference(scores, plan),
+    }
+    if find_sheets(scene.path):
+        result["gallery"] = _gallery(scene, queries[: plan.n_shown], found)
+        result["gallery"]["pair"] = _example_pair(scene, codes, test)
+    return result
+
+
+def _difference(scores: dict[str, NDArray[np.float64]], plan: Plan) -> list[float]:
+    """First hash minus SIFT, resampling queries, each of a point of its own."""
+    title = next(name for name in scores if "bits" in name)
+    gap = scores[title] - scores["SIFT"]
+    rng = np.random.default_rng(plan.seed)
+    means = gap[rng.integers(len(gap), size=(2000, len(gap)))].mean(axis=1)
+    found = interval_of(float(gap.mean()), means)
+    return [found.value, found.low, found.high]
+
+
+def _gallery(
+    scene: Scene, queries: NDArray[np.int64], found: dict[str, tuple[Any, Any]]
+) -> dict[str, Any]:
+    n = len(queries)
+    needed = np.unique(np.concatenate([queries, *[one[0][:n].ravel() for one in found.values()]]))
+    patches = scene.patches[needed]
+    return {
+        "patches": dict(zip(needed.tolist(), patches)),
+        "queries": [
+            {
+                "row": int(query),
+                "matches": {
+                    name: [
+                        {
+                            "row": int(row),
+                            "distance": float(distance),
+                            "right": bool(scene.points[row] == scene.points[query]),
+                        }
+                        for row, distance in zip(rows[i], distances[i])
+                    ]
+                    for name, (rows, distances) in found.items()
+                },
+            }
+            for i, query in enumerate(queries)
+        ],
+    }
+
+
+def _example_pair(
+    scene: Scene, codes: dict[str, NDArray[np.uint8]], test: TestSet
+) -> dict[str, Any]:
+    """A positive and a negative pair: patches, descriptors and the first 32 bits of a code."""
+    rng = np.random.default_rng(0)
+    positive = test.pairs[rng.choice(np.flatnonzero(test.similar))]
+    negative = test.pairs[rng.choice(np.flatnonzero(~test.similar))]
+    rows = np.array([*positive, *negative])
+    some = codes.get("kdif", next(iter(codes.values())))
+    return {
+        "patches": scene.patches[rows],
+        "descriptors": np.asarray(scene.descriptors[rows]),
+        "bits": np.unpackbits(some[rows], axis=1)[:, :32],
+    }
+
+
+def comparison_times(test: TestSet, plan: Plan, store: Store) -> dict[str, float]:
+    """Nanoseconds for a comparison, by length."""
+    path = store.path("times", "json", lengths=plan.lengths, scene=test.scene.path)
+    stored = store.read_json(path)
+    if stored is not None:
+        return dict(stored)
+    rows = np.asarray(test.scene.descriptors[:20_000])
+    found = time_comparisons(rows, list(plan.lengths))
+    store.write_json(path, found)
+    return found
+
+
+def _fewer_negatives(test: TestSet, n_negatives: int) -> TestSet:
+    keep = test.similar | (np.cumsum(~test.similar) <= n_negatives)
+    return TestSet(test.name, test.scene, test.pairs[keep], test.similar[keep])

@@ -1,0 +1,143 @@
+"""Measuring a method on the pairs of a test scene: rates, resampled rates, curves, times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes import hamming, truncate
+from ..datasets import load_scene
+from ..metrics import Roc, resample_rates, roc
+from ..preprocess import Preprocess, preprocess_rows
+from .methods import Method
+from .plan import Plan, TestSet
+from .store import Arrays, Store
+from .train import Trained, lengths_of
+
+RATES: dict[str, Callable[[Roc], float]] = {
+    "fnr_at_1e-2": lambda curve: curve.fnr_at(1e-2),
+    "fnr_at_1e-3": lambda curve: curve.fnr_at(1e-3),
+    "fnr_at_1e-4": lambda curve: curve.fnr_at(1e-4),
+    "fpr95": lambda curve: curve.fpr95,
+    "auc": lambda curve: curve.auc,
+}
+_CURVE_POINTS = 160
+_TIMED_ROWS = 20_000
+
+
+def measure(
+    method: Method, trained: Trained | None, test: TestSet, plan: Plan, store: Store, train: str
+) -> Arrays:
+    """Rates of a method at each of its lengths.
+
+    Returns
+    -------
+    arrays : dict
+        `n_bits` (l,), `values` (l, rates), `samples` (n, l, rates), `fpr` and `tpr` (l, points) of
+        the curves, `encode_ns` (a row, on all cores).
+    """
+    depends_on = {
+        "method": [method.name, dict(method.settings), dict(method.grid), method.descriptor],
+        "train": [train, plan.n_positives, plan.n_negatives, plan.n_basis],
+        "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
+        "test": [str(test.scene.path), len(test.pairs), int(test.similar.sum())],
+        "split": sorted(plan.split),
+        "lengths": [plan.lengths, plan.longest_boosted],
+        "n_resamples": plan.n_resamples,
+        "seed": plan.seed,
+    }
+    path = store.path(f"{method.name}-{train or 'untrained'}-to-{test.name}", "npz", **depends_on)
+    stored = store.read_arrays(path)
+    if stored is not None:
+        return stored
+    distances, encode_ns = _distances(method, trained, test, plan)
+    values, samples = resample_rates(
+        list(RATES.values()),
+        list(distances.values()),
+        test.similar,
+        test.things,
+        n_resamples=plan.n_resamples,
+        random_state=plan.seed,
+    )
+    curves = [_thin(roc(one, test.similar)) for one in distances.values()]
+    arrays: Arrays = {
+        "n_bits": np.array(list(distances)),
+        "values": values,
+        "samples": samples,
+        "fpr": np.array([curve[0] for curve in curves]),
+        "tpr": np.array([curve[1] for curve in curves]),
+        "encode_ns": np.array(encode_ns),
+    }
+    store.write_arrays(path, arrays)
+    return arrays
+
+
+def _distances(
+    method: Method, trained: Trained | None, test: TestSet, plan: Plan
+) -> tuple[dict[int, NDArray[Any]], float]:
+    """Distances of the test pairs by length, and nanoseconds to encode a row."""
+    if trained is None:
+        rows = test.scene.descriptors
+        if method.descriptor != "sift":
+            rows = _other_descriptors(method, test)
+        size = 8 * rows.dtype.itemsize * rows.shape[1]
+        return {size: euclidean(rows, test.pairs, method.preprocess)}, 0.0
+    rows = np.asarray(test.scene.descriptors)
+    out: dict[int, NDArray[Any]] = {}
+    encode_ns = 0.0
+    lengths = lengths_of(method, plan, rows.shape[1])
+    for length, hasher in trained.hashers.items():
+        codes = hasher.transform(rows)
+        encode_ns = _time_encoding(hasher, rows)
+        if codes.dtype != np.uint8:
+            out[8 * codes.dtype.itemsize * codes.shape[1]] = euclidean(codes, test.pairs, None)
+            continue
+        n_bits = min(getattr(hasher, "n_bits_", 8 * codes.shape[1]), 8 * codes.shape[1])
+        wanted = [n for n in lengths if n <= n_bits] if method.nested else [length]
+        for n in wanted or [n_bits]:
+            out[n] = code_distances(truncate(codes, n), test.pairs)
+    return out, encode_ns
+
+
+def _other_descriptors(method: Method, test: TestSet) -> NDArray[Any]:
+    scene = load_scene(test.scene.path, method.descriptor)
+    rows = scene.descriptors
+    return np.asarray(rows if test.scene.rows is None else rows[test.scene.rows])
+
+
+def _time_encoding(hasher: Any, rows: NDArray[Any]) -> float:
+    some = rows[:_TIMED_ROWS]
+    start = time.perf_counter()
+    hasher.transform(some)
+    return 1e9 * (time.perf_counter() - start) / len(some)
+
+
+def code_distances(codes: NDArray[np.uint8], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Hamming distances of pairs, in blocks."""
+    out = np.empty(len(pairs), np.int64)
+    for i in range(0, len(pairs), 200_000):
+        a, b = pairs[i : i + 200_000].T
+        out[i : i + 200_000] = hamming(codes[a], codes[b])
+    return out
+
+
+def euclidean(
+    rows: NDArray[Any], pairs: NDArray[np.int64], kind: Preprocess
+) -> NDArray[np.float32]:
+    """Euclidean distances of pairs, in blocks."""
+    plain = preprocess_rows(np.asarray(rows), kind)
+    out = np.empty(len(pairs), np.float32)
+    for i in range(0, len(pairs), 100_000):
+        gap = plain[pairs[i : i + 100_000, 0]] - plain[pairs[i : i + 100_000, 1]]
+        out[i : i + 100_000] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
+    return out
+
+
+def _thin(curve: Roc) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A curve at false-positive rates that are evenly spaced on a logarithmic axis."""
+    at = np.append(np.geomspace(1e-5, 1, _CURVE_POINTS - 1), 1.0)
+    return at, np.interp(at, curve.fpr, curve.tpr)

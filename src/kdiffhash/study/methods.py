@@ -1,0 +1,187 @@
+"""The methods that a study compares: those of the paper, their peers, and the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import hashers, load
+from ..hashers import PAPER_SETTING
+from ..preprocess import Preprocess
+
+MakeHasher = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to compare descriptors.
+
+    Attributes
+    ----------
+    name : str
+        On the command line and in files.
+    title : str
+        In tables and figures.
+    make : function or None
+        Makes a hasher from `n_bits`, `random_state` and settings. None: descriptors are compared as
+        they are, by Euclidean distance.
+    grid : mapping
+        Settings to choose from on training data: values for each parameter, the default first.
+    settings : mapping
+        Settings that are not chosen.
+    preprocess : None, "unit" or "hellinger"
+        What is done to descriptors first. On SIFT, "hellinger" makes RootSIFT.
+    one_bit_a_feature : bool
+        Codes are at most as long as the input is wide.
+    nested : bool
+        Prefixes of its codes are its shorter codes; else it is trained for each length.
+    descriptor : str
+        Which descriptors it compares: the scene's file of that name.
+    """
+
+    name: str
+    title: str
+    make: MakeHasher | None = None
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Preprocess = None
+    one_bit_a_feature: bool = False
+    nested: bool = True
+    descriptor: str = "sift"
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether there is something to train."""
+        return self.make is not None
+
+
+_ROOT: Mapping[str, Any] = {"preprocess": "hellinger"}
+_ALPHAS = (2.0, 1.0, 1.5, 3.0, 5.0)
+_RIDGES = (1e-3, 1e-4, 1e-2)
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("sift", "SIFT"),
+        Method("rootsift", "RootSIFT", preprocess="hellinger"),
+        Method(
+            "dif-paper",
+            "DIF, paper's setting",
+            hashers.DiffHash,
+            settings={"moment": "cross", "alpha": 25.0},
+            one_bit_a_feature=True,
+        ),
+        Method(
+            "kdif-paper",
+            "kDIF, paper's setting",
+            hashers.KernelDiffHash,
+            settings=PAPER_SETTING,
+        ),
+        Method(
+            "dif",
+            "DIF",
+            hashers.DiffHash,
+            grid={"alpha": _ALPHAS},
+            settings=_ROOT,
+            one_bit_a_feature=True,
+        ),
+        Method("kdif", "kDIF", hashers.KernelDiffHash, grid={"alpha": _ALPHAS}, settings=_ROOT),
+        Method(
+            "lda",
+            "LDA-hash",
+            hashers.LDAHash,
+            grid={"ridge": _RIDGES},
+            settings=_ROOT,
+            one_bit_a_feature=True,
+        ),
+        Method(
+            "kernel-lda",
+            "kernel LDA-hash",
+            hashers.KernelLDAHash,
+            grid={"ridge": _RIDGES},
+            settings=_ROOT,
+        ),
+        Method(
+            "boosted",
+            "boosted SSH",
+            hashers.BoostedHash,
+            grid={"weak": ("projection", "axis")},
+            settings=_ROOT,
+        ),
+        Method("random", "random hyperplanes", hashers.RandomHyperplaneHash, settings=_ROOT),
+        Method(
+            "itq",
+            "ITQ",
+            hashers.ITQHash,
+            settings=_ROOT,
+            one_bit_a_feature=True,
+            nested=False,
+        ),
+    )
+}
+
+
+def find_method(text: str) -> Method:
+    """A method by name, or the user's own.
+
+    - a name in `METHODS`;
+    - `package.module:Name` or `file.py:Name`: a class or function that makes an estimator with
+      `fit_pairs(X, pairs, similar)` or `fit(X, y)`, and `transform`, which gives packed codes
+      (uint8) or real rows;
+    - `model.safetensors`: a trained model;
+    - any other word: a descriptor, `WORD.npy` in the test scenes, compared by Euclidean distance.
+    """
+    if text in METHODS:
+        return METHODS[text]
+    if text.endswith(".safetensors"):
+        model = load(text)
+        name = Path(text).stem
+        return Method(name, name, make=lambda **_: model, nested=not _is_itq(model))
+    if ":" in text:
+        make = _import(text)
+        name = text.rpartition(":")[2]
+        return Method(name, name, make=_with_known_arguments(make), nested=False)
+    if text.isidentifier() or text.replace("-", "").isalnum():
+        return Method(text, f"{text}, Euclidean", descriptor=text)
+    raise ValueError(
+        f"unknown method {text!r}; known are {', '.join(METHODS)}, or package.module:Name, "
+        "file.py:Name, model.safetensors, or the name of a descriptor file in the scenes"
+    )
+
+
+def _is_itq(model: Any) -> bool:
+    return isinstance(model, hashers.ITQHash)
+
+
+def _import(text: str) -> MakeHasher:
+    where, _, name = text.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{where} cannot be loaded")
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+        made: MakeHasher = getattr(module, name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ValueError(f"method {text!r} cannot be imported: {error}") from error
+    return made
+
+
+def _with_known_arguments(make: MakeHasher) -> MakeHasher:
+    """Call an estimator's class with those of our arguments that it knows."""
+    parameters = inspect.signature(make).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+    def made(**arguments: Any) -> Any:
+        known = {k: v for k, v in arguments.items() if takes_all or k in parameters}
+        return make(**known)
+
+    return made

@@ -1,0 +1,317 @@
+"""Running a study: every method on every train-test pair, then what follows from it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..extras import need
+from ..files import replacing
+from ..metrics import Interval, interval_of
+from ..progress import progress
+from . import extra
+from .claims import Claim, decide
+from .measure import RATES, measure
+from .methods import METHODS, Method, find_method
+from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick
+from .store import Arrays, Store
+from .train import Trained, train
+
+
+@dataclass
+class Results:
+    """All that a study has found.
+
+    Attributes
+    ----------
+    measured : dict
+        Arrays of `measure` by train scene, test scene and method; methods that are not trained have
+        an entry for each train scene.
+    trained : dict
+        Trained methods by train scene and method.
+    errors : list
+        What could not be done: where, and why.
+    extras : dict
+        Rates by alpha, rates on HOG, first matches, costs of comparing.
+    """
+
+    plan: Plan
+    methods: dict[str, Method]
+    measured: dict[tuple[str, str, str], Arrays] = field(default_factory=dict)
+    trained: dict[tuple[str, str], Trained] = field(default_factory=dict)
+    errors: list[dict[str, str]] = field(default_factory=list)
+    extras: dict[str, Any] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> list[tuple[str, str]]:
+        """Train-test pairs that were measured."""
+        return list(dict.fromkeys((train, test) for train, test, _ in self.measured))
+
+    def rate(
+        self, train: str, test: str, method: str, n_bits: int | None, rate: str
+    ) -> tuple[float, NDArray[np.float64]] | None:
+        """A rate and its resampled values; of the only length if `n_bits` is None."""
+        arrays = self.measured.get((train, test, method))
+        if arrays is None:
+            return None
+        lengths = arrays["n_bits"].tolist()
+        if n_bits is None:
+            n_bits = lengths[-1]
+        if n_bits not in lengths:
+            return None
+        i, j = lengths.index(n_bits), list(RATES).index(rate)
+        return float(arrays["values"][i, j]), arrays["samples"][:, i, j]
+
+    def interval(self, *key: Any) -> Interval | None:
+        """A rate with its 95 % interval."""
+        found = self.rate(*key)
+        return None if found is None else interval_of(*found)
+
+
+def run_study(
+    out: str | Path,
+    *,
+    train_scenes: Sequence[str] = (),
+    test_scenes: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    lengths: Sequence[int] = LENGTHS,
+    first_look: bool = False,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Results:
+    """Run the paper's experiments and write tables, figures and a report page.
+
+    Parameters
+    ----------
+    out : path
+        Folder of the report; finished parts are kept in its subfolder `work`, and a study that was
+        interrupted goes on from there.
+    train_scenes, test_scenes : sequences of str
+        Scenes by path or name; the embedded set by default. A scene in both is split by points.
+    methods : sequence of str
+        See `methods.find_method`; all known ones by default.
+    lengths : sequence of int
+        Code lengths in bits.
+    first_look : bool
+        Fewer pairs, basis rows and resamples.
+    seed : int
+    quiet : bool
+        Show no progress on a terminal.
+
+    Returns
+    -------
+    Results
+    """
+    need("matplotlib", "study")
+    need("jinja2", "study")
+    folder = Path(out)
+    _prepare(folder)
+    if bool(train_scenes) != bool(test_scenes):
+        raise ValueError("give both train and test scenes, or neither for the embedded set")
+    if not lengths or min(lengths) < 1:
+        raise ValueError("lengths must be positive numbers of bits")
+    chosen = {method.name: method for method in map(find_method, methods or METHODS)}
+    plan = Plan(
+        tuple(dict.fromkeys(train_scenes)) or ("views-train",),
+        tuple(dict.fromkeys(test_scenes)) or ("views-test",),
+        tuple(chosen),
+        tuple(sorted(set(lengths))),
+        seed=seed,
+    )
+    results = Results(quick(plan) if first_look else plan, chosen)
+    store = Store(folder / "work")
+    _measure_all(results, store, quiet)
+    if not results.measured:
+        reasons = "; ".join(f"{e['where']}: {e['error']}" for e in results.errors)
+        raise ValueError(f"nothing could be measured ({reasons})")
+    write_results(results, decide(results), folder)
+    from .report import write_report
+
+    write_report(results, folder)
+    return results
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
+
+
+def _measure_all(results: Results, store: Store, quiet: bool) -> None:
+    plan = results.plan
+    tests = {}
+    for name in plan.test:
+        found = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
+        if found is not None:
+            tests[name] = found
+            results.kinds[found.name] = _kind(found)
+    n_steps = len(plan.train) * len(results.methods) * (1 + len(tests)) + 4
+    with progress(n_steps, "study", quiet) as advance:
+        for name in plan.train:
+            data = _attempt(results, f"train scene {name}", partial(load_train, plan, name))
+            if data is None:
+                advance(len(results.methods) * (1 + len(tests)))
+                continue
+            results.kinds[data.name] = _kind(data)
+            for method in results.methods.values():
+                _measure_method(results, method, data, list(tests.values()), store, advance)
+        _measure_extras(results, tests, store, advance)
+
+
+def _measure_method(
+    results: Results,
+    method: Method,
+    data: TrainSet,
+    tests: list[TestSet],
+    store: Store,
+    advance: Callable[[int], None],
+) -> None:
+    plan = results.plan
+    trained: Trained | None = None
+    if method.is_learned:
+        trained = _attempt(
+            results,
+            f"{method.title} trained on {data.name}",
+            lambda: train(method, data, plan, store),
+        )
+        if trained is None:
+            advance(1 + len(tests))
+            return
+        results.trained[data.name, method.name] = trained
+    advance(1)
+    for test in tests:
+        arrays = _attempt(
+            results,
+            f"{method.title} on {test.name}",
+            partial(measure, method, trained, test, plan, store, data.name if trained else ""),
+        )
+        if arrays is not None:
+            results.measured[data.name, test.name, method.name] = arrays
+        advance(1)
+
+
+def _measure_extras(
+    results: Results, tests: dict[str, TestSet], store: Store, advance: Callable[[int], None]
+) -> None:
+    """What needs one train-test pair: alpha, another descriptor, first matches, times."""
+    if not results.measured:
+        return
+    plan, (train_name, test_name) = results.plan, results.cases[0]
+    test = next(one for one in tests.values() if one.name == test_name)
+    data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
+    steps: dict[str, Callable[[], Any]] = {
+        "alpha": lambda: extra.sweep_alpha(data, test, plan, store),
+        "hog": lambda: extra.other_descriptor(data, test, plan, store),
+        "matches": lambda: extra.first_matches(results, data, test),
+        "times": lambda: extra.comparison_times(test, plan, store),
+    }
+    for name, step in steps.items():
+        found = _attempt(results, name, step)
+        if found is not None:
+            results.extras[name] = found
+        advance(1)
+
+
+def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
+    """The result of some work, or None: what goes wrong is noted, and the rest stands."""
+    try:
+        return work()
+    except (ValueError, OSError, ImportError, MemoryError, ArithmeticError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno == 28:  # a full disk stops all
+            raise
+        results.errors.append({"where": where, "error": str(error) or type(error).__name__})
+        print(f"{where}: {error}", file=sys.stderr)
+        return None
+
+
+def _kind(data: TrainSet | TestSet) -> str:
+    """The kind of a scene, where its notes tell: architecture or natural."""
+    try:
+        kind = str(json.loads((data.scene.path / "meta.json").read_text())["kind_of_scene"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "architecture" if "architect" in kind else "natural"
+
+
+def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
+    """Write `results.json` and `results.csv`."""
+    import csv
+
+    rows = list(table(results))
+    results.extras["claims"] = [claim.as_dict() for claim in claims]
+    content = {
+        "plan": results.plan.as_dict(),
+        "settings": {
+            f"{method} on {scene}": {**trained.choice, "seconds": round(trained.seconds, 3)}
+            for (scene, method), trained in results.trained.items()
+        },
+        "rows": rows,
+        "claims": results.extras["claims"],
+        "alpha": results.extras.get("alpha"),
+        "other_descriptor": results.extras.get("hog"),
+        "first_matches": _without_images(results.extras.get("matches")),
+        "nanoseconds_to_compare": results.extras.get("times"),
+        "errors": results.errors,
+    }
+    with replacing(folder / "results.json") as temporary:
+        temporary.write_text(json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+    with replacing(folder / "results.csv") as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def table(results: Results) -> list[dict[str, Any]]:
+    """A row for each train scene, test scene, method and length."""
+    times = results.extras.get("times", {})
+    rows = []
+    for (train_name, test_name, name), arrays in results.measured.items():
+        for i, n_bits in enumerate(arrays["n_bits"].tolist()):
+            row: dict[str, Any] = {
+                "train": train_name,
+                "test": test_name,
+                "method": name,
+                "title": results.methods[name].title,
+                "n_bits": n_bits,
+            }
+            for j, rate in enumerate(RATES):
+                found = interval_of(arrays["values"][i, j], arrays["samples"][:, i, j])
+                row[rate] = found.value
+                row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
+            row["encode_ns"] = float(arrays["encode_ns"])
+            is_code = results.methods[name].is_learned
+            row["compare_ns"] = times.get(str(n_bits)) if is_code else times.get("euclidean")
+            rows.append(row)
+    return rows
+
+
+def _without_images(matches: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if matches is None else {k: v for k, v in matches.items() if k != "gallery"}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: infinity as text, arrays as lists."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,60 @@
+"""Finished parts of a study, kept so that a study that was interrupted picks up where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import __version__
+from ..files import replacing
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Store:
+    """A folder of results, each named by what it depends on."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def path(self, name: str, suffix: str, **depends_on: Any) -> Path:
+        """Where a result is kept; other dependencies make another path."""
+        text = json.dumps([__version__, depends_on], sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._folder / f"{name}-{digest}.{suffix}"
+
+    @staticmethod
+    def read_json(path: Path) -> Any | None:
+        """A stored value, or None if it is not there or not whole."""
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+
+    @staticmethod
+    def write_json(path: Path, value: Any) -> None:
+        """Store a value."""
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(value, indent=1))
+
+    @staticmethod
+    def read_arrays(path: Path) -> Arrays | None:
+        """Stored arrays, or None if they are not there or not whole."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError):
+            return None
+
+    @staticmethod
+    def write_arrays(path: Path, arrays: Arrays) -> None:
+        """Store arrays."""
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -1,0 +1,121 @@
+"""Choosing settings and training, for one method on one scene."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import load
+from ..hashers import BaseHasher, ConstantBitWarning
+from ..metrics import roc
+from .methods import Method
+from .plan import Plan, TrainSet
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A method that was trained.
+
+    Attributes
+    ----------
+    hashers : dict
+        Trained estimators by length; a nested method has one, its longest.
+    seconds : float
+        Time of the training, without the choice of settings.
+    choice : dict
+        The settings chosen, and the grid with the rate that each had on held-out training points.
+    """
+
+    hashers: dict[int, Any]
+    seconds: float
+    choice: dict[str, Any]
+
+
+def lengths_of(method: Method, plan: Plan, width: int) -> list[int]:
+    """The code lengths that a method is tested at."""
+    longest = width if method.one_bit_a_feature else max(plan.lengths)
+    if method.name == "boosted":
+        longest = plan.longest_boosted
+    return [length for length in plan.lengths if length <= longest]
+
+
+def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
+    """Train a method, or take what was trained before."""
+    depends_on = {
+        "method": [method.name, dict(method.settings), dict(method.grid)],
+        "train": [str(data.scene.path), len(data.scene), data.name in map(str, plan.split)],
+        "pairs": [plan.n_positives, plan.n_negatives, plan.seed],
+        "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
+        "n_basis": plan.n_basis,
+        "lengths": plan.lengths,
+        "longest_boosted": plan.longest_boosted,
+    }
+    note = store.path(f"{method.name}-on-{data.name}", "json", **depends_on)
+    lengths = lengths_of(method, plan, data.scene.descriptors.shape[1])
+    if not lengths:
+        raise ValueError(f"none of the lengths {plan.lengths} fits {method.title}")
+    wanted = lengths[-1:] if method.nested else lengths
+    files = {length: note.with_suffix(f".{length}.safetensors") for length in wanted}
+    known = store.read_json(note)
+    if known is not None and all(path.is_file() for path in files.values()):
+        return Trained({n: load(path) for n, path in files.items()}, **known)
+    choice = _choose(method, data, plan)
+    hashers, seconds = {}, 0.0
+    for length in wanted:
+        start = time.perf_counter()
+        hashers[length] = _fit(method, data, length, choice["settings"], plan.n_basis, plan.seed)
+        seconds += time.perf_counter() - start
+    known = {"seconds": seconds, "choice": choice}
+    if all(isinstance(hasher, BaseHasher) for hasher in hashers.values()):
+        for length, path in files.items():
+            hashers[length].save(path)
+        store.write_json(note, known)
+    return Trained(hashers, **known)
+
+
+def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
+    """The setting of the grid with the lowest FNR at 0.1 % FPR on points kept aside."""
+    names, values = list(method.grid), list(method.grid.values())
+    settings = [dict(zip(names, one)) for one in itertools.product(*values)]
+    if len(settings) < 2:
+        return {"settings": settings[0] if settings else {}, "grid": []}
+    learn, check = data.scene.split(0.3, random_state=plan.seed + 2)
+    pairs, similar = learn.draw_pairs(
+        plan.grid_positives, plan.grid_negatives, random_state=plan.seed
+    )
+    part = TrainSet(data.name, learn, pairs, similar)
+    pairs, similar = check.draw_pairs(
+        plan.grid_positives, 2 * plan.grid_negatives, random_state=plan.seed
+    )
+    length = min(128, max(lengths_of(method, plan, learn.descriptors.shape[1])))
+    table = []
+    for setting in settings:
+        hasher = _fit(method, part, length, setting, plan.grid_basis, plan.seed)
+        distances = hasher.pair_distance(check.descriptors, pairs)
+        table.append({"settings": setting, "fnr_at_1e-3": roc(distances, similar).fnr_at(1e-3)})
+    best = min(range(len(table)), key=lambda i: (table[i]["fnr_at_1e-3"], i))
+    return {"settings": settings[best], "grid": table}
+
+
+def _fit(
+    method: Method, data: TrainSet, length: int, setting: dict[str, Any], n_basis: int, seed: int
+) -> Any:
+    if method.make is None:
+        raise ValueError(f"{method.title} is not trained")
+    arguments = {**method.settings, **setting, "n_bits": length, "random_state": seed}
+    if method.name in ("kdif", "kdif-paper", "kernel-lda"):
+        arguments["n_basis"] = min(n_basis, len(data.scene))
+    hasher = method.make(**arguments)
+    if hasattr(hasher, "n_bits_"):  # a model that was trained elsewhere
+        return hasher
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantBitWarning)
+        if hasattr(hasher, "fit_pairs"):
+            return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar)
+        return hasher.fit(np.asarray(data.scene.descriptors), data.scene.points)
