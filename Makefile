@@ -14,7 +14,7 @@ endif
 .PHONY: demo test lint format docs bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/python examples/digits.py
+	$(BIN)/kdiffhash study --quick --out demo-report
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -33,14 +33,14 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
-	for name in encode fit memory data accuracy; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in encode fit memory data accuracy study; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[study]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
@@ -48,4 +48,4 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-report site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,7 +59,7 @@ def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
     describe_scene(tmp_path, "hog")
     assert load_scene(tmp_path, "hog").descriptors.shape == (300, 288)
     (tmp_path / "hog.npy").write_bytes(b"PK junk")
-    with pytest.raises(ValueError, match=r"hog.npy cannot be read"):
+    with pytest.raises(ValueError, match=r"hog.npy is not a readable"):
         load_scene(tmp_path, "hog")
     assert describe_scene(tmp_path, "hog").descriptors.shape == (300, 288)  # mended
     with pytest.raises(ValueError, match="descriptor names a file"):

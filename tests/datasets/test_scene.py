@@ -46,7 +46,7 @@ def test_photos_that_are_all_zero_are_unknown(scene):
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n0 0 0 9 5 0\n", r"m50_2_2_0.txt, line 2"),
         ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not fit info.txt"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n\n0 5 0 1 0 0\n", r"line 4: patch"),
-        ("sift.npy", "junk", "sift.npy cannot be read"),
+        ("sift.npy", "junk", "sift.npy is not a readable"),
     ],
 )
 def test_damage_is_named_by_file_and_line(scene, name, content, message):

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from . import commands, data
+from .study import repeat_options, study
 
 app = typer.Typer(
     name="kdiffhash",
@@ -22,6 +23,7 @@ app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(commands.info)
 app.add_typer(data.app, name="data")
+app.command("study")(study)
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,7 +46,7 @@ def _top(
 def main() -> None:
     """Run the command line; what goes wrong is said in a sentence, without a traceback."""
     try:
-        app()
+        app(repeat_options(sys.argv[1:]))
     except (ValueError, OSError, MemoryError, ImportError) as error:
         if os.environ.get("KDIFFHASH_TRACEBACK"):
             raise

@@ -305,6 +305,8 @@ def _open_descriptors(path: Path) -> NDArray[Any]:
             f"--kind {path.stem}"
         )
     array: NDArray[Any] = open_npy(path)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path} holds {array.dtype}, not numbers")
     return array
 
 

@@ -52,7 +52,7 @@ def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan, store: Store) -> dict
                 n_bits,
                 moment=form,
                 alpha=alpha,
-                n_basis=min(plan.grid_basis, len(data.scene)),
+                n_basis=min(max(plan.grid_basis, n_bits), len(data.scene)),
                 preprocess="hellinger",
                 random_state=plan.seed,
             ).fit_pairs(data.scene.descriptors, pairs, similar)
@@ -79,14 +79,14 @@ def other_descriptor(
     stored = store.read_json(path)
     if stored is not None:
         return dict(stored)
-    n_bits = 256
+    n_bits = min(256, max(plan.lengths))
     learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
     rows = describe_patches(learn.patches, "hog", quiet=True)
     pairs, similar = draw_pairs(
         learn.points, plan.n_positives, plan.n_negatives, random_state=plan.seed
     )
     hasher = KernelDiffHash(
-        n_bits, n_basis=min(plan.n_basis, len(rows)), random_state=plan.seed
+        n_bits, n_basis=min(max(plan.n_basis, n_bits), len(rows)), random_state=plan.seed
     ).fit_pairs(rows, pairs, similar)
     rows = describe_patches(check.patches, "hog", quiet=True)
     pairs, similar = draw_pairs(check.points, 50_000, 200_000, random_state=plan.seed)

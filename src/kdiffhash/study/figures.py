@@ -73,7 +73,7 @@ def make_figures(results: Results, folder: Path) -> dict[str, str]:
     if gallery is not None:
         rows = 2 * min(4, len(gallery["queries"]))
         made["matches"] = _save(
-            folder / "matches", (7, 1.35 * rows), lambda f: _matches(f, gallery)
+            folder / "matches", (7.5, 1.55 * rows), lambda f: _matches(f, gallery)
         )
     if "alpha" in results.extras:
         made["alpha"] = _save(
@@ -232,7 +232,7 @@ def _matches(figure: Any, gallery: dict[str, Any]) -> str:
 def _patch(axes: Any, pixels: Any, label: str, colour: str) -> None:
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
     axes.set(xticks=[], yticks=[])
-    axes.set_xlabel(label, fontsize=7, color=colour, labelpad=1)
+    axes.set_xlabel(label, fontsize=8, color=colour, labelpad=2)
     for spine in axes.spines.values():
         spine.set(color=colour, linewidth=2.5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,17 @@ _TIMED_ROWS = 20_000
 
 
 def measure(
-    method: Method, trained: Trained | None, test: TestSet, plan: Plan, store: Store, train: str
+    method: Method,
+    trained: Trained | None,
+    test: TestSet,
+    plan: Plan,
+    store: Store,
+    train: str,
+    train_rows: int,
 ) -> Arrays:
     """Rates of a method at each of its lengths.
+
+    The scene that it was trained on, and of how many rows, names the stored result.
 
     Returns
     -------
@@ -41,11 +50,11 @@ def measure(
         the curves, `encode_ns` (a row, on all cores).
     """
     depends_on = {
-        "method": [method.name, dict(method.settings), dict(method.grid), method.descriptor],
-        "train": [train, plan.n_positives, plan.n_negatives, plan.n_basis],
+        "method": method.key,
+        "descriptors": _stamp(test.scene.path / f"{method.descriptor}.npy"),
+        "train": [train, train_rows, plan.n_positives, plan.n_negatives, plan.n_basis],
         "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
         "test": [str(test.scene.path), len(test.pairs), int(test.similar.sum())],
-        "split": sorted(plan.split),
         "lengths": [plan.lengths, plan.longest_boosted],
         "n_resamples": plan.n_resamples,
         "seed": plan.seed,
@@ -74,6 +83,11 @@ def measure(
     }
     store.write_arrays(path, arrays)
     return arrays
+
+
+def _stamp(path: Path) -> list[int]:
+    """Size and time of a file; a scene that was made again is measured again."""
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
 
 
 def _distances(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -42,6 +43,8 @@ class Method:
         Prefixes of its codes are its shorter codes; else it is trained for each length.
     descriptor : str
         Which descriptors it compares: the scene's file of that name.
+    version : str
+        Of the user's own method: a digest of its file, so that another one is measured anew.
     """
 
     name: str
@@ -53,6 +56,12 @@ class Method:
     one_bit_a_feature: bool = False
     nested: bool = True
     descriptor: str = "sift"
+    version: str = ""
+
+    @property
+    def key(self) -> list[Any]:
+        """What its results depend on."""
+        return [self.name, dict(self.settings), dict(self.grid), self.descriptor, self.version]
 
     @property
     def is_learned(self) -> bool:
@@ -62,7 +71,7 @@ class Method:
 
 _ROOT: Mapping[str, Any] = {"preprocess": "hellinger"}
 _ALPHAS = (2.0, 1.0, 1.5, 3.0, 5.0)
-_RIDGES = (1e-3, 1e-4, 1e-2)
+_RIDGES = (1e-3, 3e-4, 3e-3)
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -141,11 +150,15 @@ def find_method(text: str) -> Method:
     if text.endswith(".safetensors"):
         model = load(text)
         name = Path(text).stem
-        return Method(name, name, make=lambda **_: model, nested=not _is_itq(model))
+        nested = not isinstance(model, hashers.ITQHash)
+        return Method(
+            name, name, make=lambda **_: model, nested=nested, version=_digest(Path(text))
+        )
     if ":" in text:
-        make = _import(text)
+        make, source = _import(text)
         name = text.rpartition(":")[2]
-        return Method(name, name, make=_with_known_arguments(make), nested=False)
+        version = _digest(Path(source)) if source else ""
+        return Method(name, name, make=_with_known_arguments(make), nested=False, version=version)
     if text.isidentifier() or text.replace("-", "").isalnum():
         return Method(text, f"{text}, Euclidean", descriptor=text)
     raise ValueError(
@@ -154,11 +167,12 @@ def find_method(text: str) -> Method:
     )
 
 
-def _is_itq(model: Any) -> bool:
-    return isinstance(model, hashers.ITQHash)
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _import(text: str) -> MakeHasher:
+def _import(text: str) -> tuple[MakeHasher, str | None]:
+    """The class or function that a text names, and the file it is in."""
     where, _, name = text.rpartition(":")
     try:
         if where.endswith(".py"):
@@ -172,7 +186,7 @@ def _import(text: str) -> MakeHasher:
         made: MakeHasher = getattr(module, name)
     except (ImportError, OSError, AttributeError) as error:
         raise ValueError(f"method {text!r} cannot be imported: {error}") from error
-    return made
+    return made, module.__file__
 
 
 def _with_known_arguments(make: MakeHasher) -> MakeHasher:

@@ -15,6 +15,7 @@ from .. import __version__
 from ..extras import need
 from ..files import replacing
 from .figures import Style, make_figures, style_of
+from .methods import METHODS
 from .plan import describe
 
 if TYPE_CHECKING:
@@ -134,9 +135,10 @@ def command(results: Results) -> str:
     plan = results.plan
     parts = ["kdiffhash study"]
     if plan.train != ("views-train",) or plan.test != ("views-test",):
-        parts += [f"--train {name}" for name in plan.train]
-        parts += [f"--test {name}" for name in plan.test]
-    parts += [f"--bits {n}" for n in plan.lengths]
+        parts += ["--train", *plan.train, "--test", *plan.test]
+    if set(plan.methods) != set(METHODS):
+        parts += ["--methods", *plan.methods]
+    parts += ["--bits", *map(str, plan.lengths)]
     if plan.longest_boosted == 128 and max(plan.lengths) > 128:
         parts.append("--quick")
     return " ".join([*parts, f"--seed {plan.seed}", "--out DIR"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..extras import need
 from ..files import replacing
+from ..hashers import ConstantBitWarning
 from ..metrics import Interval, interval_of
 from ..progress import progress
 from . import extra
@@ -127,9 +129,14 @@ def run_study(
         tuple(sorted(set(lengths))),
         seed=seed,
     )
+    for scenes in (plan.train, plan.test):
+        if len({name_of(scene) for scene in scenes}) < len(scenes):
+            raise ValueError(f"two scenes have the same name: {', '.join(scenes)}")
     results = Results(quick(plan) if first_look else plan, chosen)
     store = Store(folder / "work")
-    _measure_all(results, store, quiet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantBitWarning)  # of settings that are only tried
+        _measure_all(results, store, quiet)
     if not results.measured:
         reasons = "; ".join(f"{e['where']}: {e['error']}" for e in results.errors)
         raise ValueError(f"nothing could be measured ({reasons})")
@@ -192,11 +199,12 @@ def _measure_method(
             return
         results.trained[data.name, method.name] = trained
     advance(1)
+    learned_from = (data.name, len(data.scene)) if trained else ("", 0)
     for test in tests:
         arrays = _attempt(
             results,
             f"{method.title} on {test.name}",
-            partial(measure, method, trained, test, plan, store, data.name if trained else ""),
+            partial(measure, method, trained, test, plan, store, *learned_from),
         )
         if arrays is not None:
             results.measured[data.name, test.name, method.name] = arrays
@@ -229,7 +237,7 @@ def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
     """The result of some work, or None: what goes wrong is noted, and the rest stands."""
     try:
         return work()
-    except (ValueError, OSError, ImportError, MemoryError, ArithmeticError, TypeError) as error:
+    except Exception as error:  # a method of the user's may raise anything
         if isinstance(error, OSError) and error.errno == 28:  # a full disk stops all
             raise
         results.errors.append({"where": where, "error": str(error) or type(error).__name__})

@@ -43,7 +43,7 @@ function controls() {
 
 /* A plot: a frame with scales; draws itself at the width it has, so that text stays readable on a phone. */
 function frame(svg, x, y, height) {
-  const width = Math.max(320, svg.parentElement.clientWidth), left = 44, right = 12, top = 8, bottom = 38;
+  const width = Math.max(320, svg.parentElement.clientWidth), left = 44, right = 26, top = 8, bottom = 38;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   const sx = (v) => left + (width - left - right) * (x.scale(v) - x.scale(x.low)) / (x.scale(x.high) - x.scale(x.low));
@@ -134,7 +134,8 @@ function drawSize() {
     if (!mine.length) continue;
     const points = mine.map((one) => [plot.sx(one.bits), plot.sy(one.rates[state.rate])]);
     const stroke = colour(name);
-    svg.append(make("path", { d: path(points), fill: "none", class: "curve", stroke, "stroke-width": 2, "stroke-dasharray": data.methods[name].dash }));
+    const level = mine[0].learned ? points : [[plot.left, points[0][1]], [plot.right, points[0][1]]];
+    svg.append(make("path", { d: path(level), fill: "none", class: "curve", stroke, "stroke-width": 2, "stroke-dasharray": data.methods[name].dash }));
     mine.forEach((one, i) => {
       const [x, y] = points[i];
       const dot = make("circle", { cx: x, cy: y, r: 4, fill: stroke });

@@ -1,0 +1,272 @@
+"""The study from end to end, on small scenes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from conftest import make_scene, small
+
+from kdiffhash import KernelDiffHash, hamming
+from kdiffhash.cli.study import repeat_options
+from kdiffhash.datasets import load_scene
+from kdiffhash.study import run_study
+from kdiffhash.study.methods import METHODS
+from kdiffhash.study.plan import Plan, load_test, load_train
+
+
+def study(out, scenes, train=("hill",), test=("house",), **options):
+    with mock.patch("kdiffhash.study.run.quick", small):
+        return run_study(
+            out,
+            train_scenes=[str(scenes / name) for name in train],
+            test_scenes=[str(scenes / name) for name in test],
+            first_look=True,
+            **options,
+        )
+
+
+def fnr(distances, similar, fpr):
+    """FNR where a share of the negatives passes, by sorting; ties interpolated."""
+    negatives, positives = np.sort(distances[~similar]), distances[similar]
+    levels = np.unique(distances)
+    passed = np.searchsorted(negatives, levels, side="right") / len(negatives)
+    found = np.array([(positives <= level).mean() for level in levels])
+    return 1 - np.interp(fpr, np.append(0, passed), np.append(0, found))
+
+
+def test_every_method_is_measured_at_every_length(small_study):
+    results, out = small_study
+    assert results.errors == []
+    content = json.loads((out / "results.json").read_text())
+    seen = {(row["method"], row["n_bits"]) for row in content["rows"]}
+    lengths = [32, 64, 128, 256, 512]
+    expected = {("sift", 1024), ("rootsift", 1024)}
+    expected |= {(name, n) for name in ("kdif", "kernel-lda", "random") for n in lengths}
+    expected |= {(name, n) for name in ("dif", "dif-paper", "lda", "itq") for n in lengths[:3]}
+    expected |= {("kdif-paper", n) for n in lengths} | {("boosted", 32), ("boosted", 64)}
+    assert seen == expected
+    for row in content["rows"]:
+        for rate in ("fnr_at_1e-2", "fnr_at_1e-3", "fnr_at_1e-4", "fpr95", "auc"):
+            assert 0 <= row[f"{rate}_low"] <= row[f"{rate}_high"] <= 1
+        assert row["fnr_at_1e-2"] <= row["fnr_at_1e-3"] <= row["fnr_at_1e-4"]
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(content["rows"])
+    assert float(rows[0]["fpr95"]) == content["rows"][0]["fpr95"]
+
+
+def test_rates_are_those_of_the_pairs(small_study, small_scenes):
+    results, _ = small_study
+    plan = results.plan
+    test = load_test(plan, str(small_scenes / "house"))
+    assert test.similar.sum() == 300 * 6
+    assert (~test.similar).sum() == 20_000
+    rows = np.asarray(test.scene.descriptors, float)
+    a, b = test.pairs.T
+    sift = np.linalg.norm(rows[a] - rows[b], axis=1)
+    value, samples = results.rate("hill", "house", "sift", None, "fnr_at_1e-3")
+    assert value == pytest.approx(fnr(sift, test.similar, 1e-3), abs=1e-9)
+    assert len(samples) == 30
+    chosen = results.trained["hill", "kdif"].choice["settings"]
+    data = load_train(plan, str(small_scenes / "hill"))
+    hasher = KernelDiffHash(
+        512, n_basis=512, preprocess="hellinger", random_state=0, **chosen
+    ).fit_pairs(data.scene.descriptors, data.pairs, data.similar)
+    codes = hasher.transform(test.scene.descriptors)
+    value, _ = results.rate("hill", "house", "kdif", 512, "fnr_at_1e-2")
+    assert value == pytest.approx(fnr(hamming(codes[a], codes[b]), test.similar, 1e-2), abs=1e-9)
+
+
+def test_the_grid_and_the_choice_are_told(small_study):
+    _, out = small_study
+    settings = json.loads((out / "results.json").read_text())["settings"]
+    for name, method in METHODS.items():
+        if method.grid:
+            told = settings[f"{name} on hill"]
+            rates = [row["fnr_at_1e-3"] for row in told["grid"]]
+            assert len(rates) == np.prod([len(values) for values in method.grid.values()])
+            assert told["settings"] == told["grid"][int(np.argmin(rates))]["settings"]
+
+
+def test_figures_are_there_as_png_and_svg(small_study):
+    _, out = small_study
+    names = {path.stem for path in (out / "figures").glob("*.svg")}
+    assert names == {"pair", "roc-hill-to-house", "size-hill-to-house", "matches", "alpha"}
+    for name in names:
+        assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_trained_or_measured_twice(small_study, small_scenes):
+    _, out = small_study
+    before = (out / "results.json").read_text()
+    stamps = {path: path.stat().st_mtime_ns for path in (out / "work").iterdir()}
+    broken = mock.Mock(side_effect=AssertionError("trained again"))
+    with (
+        mock.patch("kdiffhash.study.train._fit", broken),
+        mock.patch("kdiffhash.study.measure._distances", broken),
+    ):
+        study(out, small_scenes)
+    assert {path: path.stat().st_mtime_ns for path in (out / "work").iterdir()} == stamps
+    assert (out / "results.json").read_text() == before
+
+
+_SMALL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from unittest import mock
+from conftest import small
+from kdiffhash.study import run_study
+with mock.patch("kdiffhash.study.run.quick", small):
+    run_study(sys.argv[2], train_scenes=[sys.argv[3]], test_scenes=[sys.argv[4]],
+              methods=["sift", "dif", "kdif", "lda"], lengths=[32, 64], first_look=True)
+"""
+
+
+def without_times(path):
+    content = json.loads(path.read_text())
+    for row in content["rows"]:
+        del row["encode_ns"], row["compare_ns"]
+    for settings in content["settings"].values():
+        del settings["seconds"]
+    del content["nanoseconds_to_compare"]
+    content["claims"] = [c for c in content["claims"] if "cheap" not in c["claim"]]
+    return content
+
+
+def test_a_killed_study_goes_on_where_it_was(small_scenes, tmp_path):
+    here = str(Path(__file__).parent)
+    scenes = [str(small_scenes / name) for name in ("hill", "house")]
+
+    def command(out):
+        return [sys.executable, "-c", _SMALL, here, str(tmp_path / out), *scenes]
+
+    process = subprocess.Popen(command("killed"))
+    work = tmp_path / "killed" / "work"
+    while not list(work.glob("dif-*.safetensors")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "results.json").exists()
+    trained = {path: path.stat().st_mtime_ns for path in work.glob("*.safetensors")}
+    noted = {path for path in trained if list(work.glob(f"{path.name.split('.')[0]}.json"))}
+    subprocess.run(command("killed"), check=True)
+    assert all(path.stat().st_mtime_ns == trained[path] for path in noted)
+    subprocess.run(command("whole"), check=True)
+    killed, whole = (without_times(tmp_path / out / "results.json") for out in ("killed", "whole"))
+    assert killed == whole
+
+
+def test_a_scene_on_both_sides_is_split_by_points(small_scenes, tmp_path):
+    names = tuple(str(small_scenes / name) for name in ("hill", "house"))
+    plan = small(Plan(names, names[:1], ("sift",)))
+    train, test = load_train(plan, names[0]), load_test(plan, names[0])
+    assert not set(train.scene.points) & set(test.scene.points)
+    assert len(train.scene) + len(test.scene) == 1200
+    assert len(load_train(plan, names[1]).scene) == 1200
+    results = study(
+        tmp_path, small_scenes, ("hill", "house"), ("hill",), methods=["sift", "kdif"], lengths=[64]
+    )
+    assert results.cases == [("hill", "hill"), ("house", "hill")]
+    claims = {claim["claim"]: claim for claim in results.extras["claims"]}
+    (generalises,) = (c for text, c in claims.items() if text.startswith("it generalises"))
+    assert generalises["interval"] is not None
+
+
+OWN = """
+import numpy as np
+class Signs:
+    def __init__(self, n_bits=64): self.n_bits = n_bits
+    def fit(self, X, y): self.mean = X.mean(0); return self
+    def transform(self, X):
+        return np.packbits((X > self.mean)[:, : self.n_bits], axis=1)
+class Halves:
+    def fit(self, X, y): return self
+    def transform(self, X): return X[:, :64].astype(np.float32)
+class Broken:
+    def fit(self, X, y): raise ValueError("it does not like hills")
+    def transform(self, X): return X
+"""
+
+
+def test_methods_of_ones_own_and_one_that_fails(small_scenes, small_study, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    model = next((small_study[1] / "work").glob("lda-on-hill*.safetensors"))
+    for name in ("hill", "house"):
+        scene = load_scene(small_scenes / name)
+        np.save(scene.path / "mine.npy", np.asarray(scene.descriptors[:, :32], np.float32))
+    own = [f"{tmp_path / 'own.py'}:{name}" for name in ("Signs", "Halves", "Broken")]
+    out = tmp_path / "out"
+    results = study(out, small_scenes, methods=["sift", *own, str(model), "mine"], lengths=[64])
+    assert [error["where"] for error in results.errors] == ["Broken trained on hill"]
+    assert "it does not like hills" in capsys.readouterr().err
+    scene = load_scene(small_scenes / "house")
+    pairs, similar = scene.test_pairs(20_000, random_state=1)
+    rows = np.asarray(scene.descriptors)
+    mean = np.asarray(load_scene(small_scenes / "hill").descriptors).mean(0)
+    bits = rows[:, :64] > mean[:64]
+    expected = fnr((bits[pairs[:, 0]] != bits[pairs[:, 1]]).sum(1), similar, 1e-2)
+    assert results.rate("hill", "house", "Signs", 64, "fnr_at_1e-2")[0] == pytest.approx(expected)
+    for name, width in (("Halves", 64), ("mine", 32)):
+        gap = rows[pairs[:, 0], :width].astype(float) - rows[pairs[:, 1], :width]
+        expected = fnr(np.linalg.norm(gap, axis=1), similar, 1e-2)
+        found = results.rate("hill", "house", name, 32 * width, "fnr_at_1e-2")[0]
+        assert found == pytest.approx(expected, abs=1e-3)
+    assert results.rate("hill", "house", model.stem, 64, "fnr_at_1e-3") is not None
+    page = (out / "index.html").read_text()
+    assert "it does not like hills" in page
+
+
+def test_scenes_that_cannot_be_used_leave_the_rest(small_scenes, tmp_path):
+    make_scene(tmp_path / "tiny", 10, 5)
+    (tmp_path / "house").symlink_to(small_scenes / "house")
+    (tmp_path / "hill").symlink_to(small_scenes / "hill")
+    results = study(
+        tmp_path / "out",
+        tmp_path,
+        ("hill", "nowhere"),
+        ("tiny", "house"),
+        methods=["sift"],
+        lengths=[32],
+    )
+    assert results.cases == [("hill", "house")]
+    messages = " ".join(error["error"] for error in results.errors)
+    assert "tiny has 60 positive test pairs; at least 100" in messages
+    assert "no scene" in messages
+    with pytest.raises(ValueError, match=r"nothing could be measured.*tiny has 60"):
+        study(tmp_path / "out2", tmp_path, test=("tiny",), methods=["sift"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": ["no such method!"]}, "unknown method 'no such method!'; known are sift"),
+        ({"methods": ["nowhere.module:Name"]}, "cannot be imported"),
+        ({"lengths": [0]}, "positive numbers"),
+        ({"train_scenes": ["hill"]}, "both train and test"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_done(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        run_study(tmp_path / "out", **options)
+
+
+def test_an_unwritable_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written to"):
+        run_study(tmp_path / "file" / "out")
+
+
+def test_options_take_several_values():
+    words = ["study", "--test", "b", "c", "--quick", "--bits", "32", "64", "-o", "d"]
+    expected = "study --test b --test c --quick --bits 32 --bits 64 -o d"
+    assert " ".join(repeat_options(words)) == expected
+    assert repeat_options(["train", "a", "b"]) == ["train", "a", "b"]
