@@ -265,6 +265,32 @@ def test_an_unwritable_folder(tmp_path):
         run_study(tmp_path / "file" / "out")
 
 
+def test_the_command_line(small_scenes, tmp_path):
+    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()", "study", "--quick"]
+    scenes = ["--train", small_scenes / "hill", "--test", small_scenes / "house"]
+    few = ["--methods", "sift", "random", "--bits", "32", "64"]
+
+    def run(*arguments):
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    done = run(*scenes, *few, "--out", "report")
+    assert done.returncode == 0, done.stderr
+    assert "random hyperplanes" in done.stdout
+    assert f"report: {tmp_path / 'report' / 'index.html'}" in done.stdout
+    rows = json.loads((tmp_path / "report" / "results.json").read_text())["rows"]
+    assert {(row["method"], row["n_bits"]) for row in rows} == {
+        ("sift", 1024),
+        ("random", 32),
+        ("random", 64),
+    }
+    (tmp_path / "file").touch()
+    failed = run(*scenes, *few, "--out", "file/report")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: --out: file/report cannot be written to")
+
+
 def test_options_take_several_values():
     words = ["study", "--test", "b", "c", "--quick", "--bits", "32", "64", "-o", "d"]
     expected = "study --test b --test c --quick --bits 32 --bits 64 -o d"
