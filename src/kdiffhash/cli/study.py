@@ -87,8 +87,8 @@ def _show_tables(results: Any) -> None:
             header_style="bold",
             title_justify="left",
         )
-        table.add_column("method", no_wrap=True)
-        for name in ["floats", *(f"{n} bits" for n in results.plan.lengths)]:
+        table.add_column("method, bits", no_wrap=True)
+        for name in ["floats", *map(str, results.plan.lengths)]:
             table.add_column(name, justify="right", no_wrap=True)
         for row in part["rows"]:
             cells = [row["cells"].get(n if row["learned"] else -1) for n in results.plan.lengths]
