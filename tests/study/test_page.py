@@ -78,14 +78,14 @@ def test_it_fits_the_screen(page):
 
 def test_methods_and_lengths_change_the_plots(page):
     before, sizes = curves(page), curves(page, "size-plot")
-    assert len(before) == 4  # SIFT, RootSIFT, and two at 256 bits; DIF has no 256 bits
+    assert len(before) == 5  # SIFT, RootSIFT, DIF, kDIF, kernel LDA-hash, at 128 bits
     click(page, chip(page, "methods", "random hyperplanes"))
-    assert len(curves(page)) == 5
+    assert len(curves(page)) == 6
     assert len(curves(page, "size-plot")) == len(sizes) + 1
     click(page, chip(page, "bits", "64"))
-    assert len(curves(page)) == 9  # and DIF
+    assert len(curves(page)) == 10
     click(page, chip(page, "methods", "SIFT"))
-    assert len(curves(page)) == 8
+    assert len(curves(page)) == 9
     size = curves(page, "size-plot")
     click(page, chip(page, "rates", "FPR95"))
     assert curves(page, "size-plot") != size
@@ -97,7 +97,7 @@ def test_values_are_read_with_the_keyboard(page):
     plot.send_keys(Keys.ARROW_RIGHT)
     values = page.find_element(By.ID, "roc-values").text
     assert "false positives" in values
-    assert "kDIF, 256 bits" in values
+    assert "kDIF, 128 bits" in values
     plot.send_keys(Keys.END)
     assert "at 1.0e+2 % false positives" in page.find_element(By.ID, "roc-values").text
     assert page.find_element(By.ID, "roc-values").text.count("100.0 %") == len(curves(page))

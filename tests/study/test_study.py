@@ -21,6 +21,7 @@ from kdiffhash.datasets import load_scene
 from kdiffhash.study import run_study
 from kdiffhash.study.methods import METHODS
 from kdiffhash.study.plan import Plan, load_test, load_train
+from kdiffhash.study.report import summary
 
 
 def study(out, scenes, train=("hill",), test=("house",), **options):
@@ -221,6 +222,10 @@ def test_methods_of_ones_own_and_one_that_fails(small_scenes, small_study, tmp_p
         found = results.rate("hill", "house", name, 32 * width, "fnr_at_1e-2")[0]
         assert found == pytest.approx(expected, abs=1e-3)
     assert results.rate("hill", "house", model.stem, 64, "fnr_at_1e-3") is not None
+    (part,) = summary(results)
+    shown = {row["title"]: sorted(row["cells"]) for row in part["rows"]}
+    assert shown["Signs"] == [64]
+    assert shown["Halves"] == shown["SIFT"] == [0]  # not codes
     page = (out / "index.html").read_text()
     assert "it does not like hills" in page
 
@@ -263,6 +268,57 @@ def test_an_unwritable_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written to"):
         run_study(tmp_path / "file" / "out")
+
+
+def test_one_scene_has_one_name(small_scenes, tmp_path):
+    hill = small_scenes / "hill"
+    spelled = f"{hill}/../hill/"
+    with mock.patch("kdiffhash.study.run.quick", small):
+        results = run_study(
+            tmp_path / "out",
+            train_scenes=[str(hill)],
+            test_scenes=[spelled],
+            methods=["random"],
+            lengths=[32],
+            first_look=True,
+        )
+    assert results.plan.split == {str(hill.resolve())}
+    make_scene(tmp_path / "hill", 60, 9)
+    with pytest.raises(ValueError, match="two scenes have the same name"):
+        study(tmp_path / "out2", tmp_path, ("hill",), (str(hill),), methods=["random"])
+
+
+def test_stored_parts_are_not_mistaken_for_others(tmp_path):
+    make_scene(tmp_path / "a", 150, 1)
+    make_scene(tmp_path / "b", 150, 2)
+    few = {"methods": ["sift", "random"], "lengths": [32]}
+    first = study(tmp_path / "out", tmp_path, ("a",), ("b",), **few)
+    key = ("a", "b", "sift", None, "fpr95")
+    split = study(tmp_path / "out", tmp_path, ("a", "b"), ("b",), **few)  # b is now halved
+    fresh = study(tmp_path / "new", tmp_path, ("a", "b"), ("b",), **few)
+    assert split.rate(*key)[0] == fresh.rate(*key)[0] != first.rate(*key)[0]
+    make_scene(tmp_path / "b", 150, 3)  # another scene under the same name
+    again = study(tmp_path / "out", tmp_path, ("a",), ("b",), **few)
+    assert again.rate(*key)[0] != first.rate(*key)[0]
+
+
+def test_odd_names_do_not_cost_the_report(tmp_path):
+    for name in (r"x$\frac$<b>", "hill.v1", "hill.v2"):
+        make_scene(tmp_path / name, 60, len(name))
+    names = ("hill.v1", "hill.v2")
+    study(tmp_path / "out", tmp_path, (r"x$\frac$<b>",), names, methods=["random"], lengths=[20])
+    made = {path.name for path in (tmp_path / "out" / "figures").glob("roc-*.svg")}
+    assert len(made) == 2
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<b>" not in page
+
+
+def test_two_methods_of_one_name(tmp_path, small_study):
+    model = next((small_study[1] / "work").glob("lda-on-hill*.safetensors"))
+    copy = tmp_path / "lda.safetensors"
+    copy.write_bytes(model.read_bytes())
+    with pytest.raises(ValueError, match="another method is called 'lda'"):
+        run_study(tmp_path / "out", methods=["sift", str(copy)])
 
 
 def test_the_command_line(small_scenes, tmp_path):

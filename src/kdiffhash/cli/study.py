@@ -88,10 +88,10 @@ def _show_tables(results: Any) -> None:
             title_justify="left",
         )
         table.add_column("method, bits", no_wrap=True)
-        for name in ["floats", *map(str, results.plan.lengths)]:
+        for name in ["floats", *map(str, results.lengths)]:
             table.add_column(name, justify="right", no_wrap=True)
         for row in part["rows"]:
-            cells = [row["cells"].get(n if row["learned"] else -1) for n in results.plan.lengths]
+            cells = [row["cells"].get(n if row["learned"] else -1) for n in results.lengths]
             table.add_row(row["title"], _cell(row["cells"].get(0)), *map(_cell, cells))
         console.print(table)
     claims = Table(title="The paper's claims", header_style="bold", title_justify="left")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..metrics import Interval, interval_of
-from .plan import describe
+from .plan import describe, name_of
 
 if TYPE_CHECKING:
     from .run import Results
@@ -141,7 +141,11 @@ def _lower(
         results, [((*case, *a), (*case, *b)) for case in where for a, b in methods]
     )
     return _rates_claim(
-        claim, interval, "below", "difference in FNR at 0.1 % FPR", "the methods were not measured"
+        claim,
+        interval,
+        "below",
+        "difference in FNR at 0.1 % FPR",
+        "they were not measured at these lengths",
     )
 
 
@@ -189,20 +193,20 @@ def _natural_to_architecture(results: Results, longest: int) -> Claim:
 
 def _boosting_is_slower(results: Results) -> Claim:
     claim = "boosting is slower to train"
-    ratios = []
+    ratios, lengths = [], ""
     for scene in results.plan.train:
-        name = next((t for t, _ in results.cases if scene.endswith(t)), scene)
-        boosted, kernel = (results.trained.get((name, m)) for m in ("boosted", "kdif"))
-        if boosted and kernel:
-            a, b = (max(one.hashers) for one in (boosted, kernel))
-            ratios.append((boosted.seconds / a) / (kernel.seconds / b))
+        both = [results.trained.get((name_of(scene), m)) for m in ("boosted", "kdif")]
+        if both[0] and both[1]:
+            boosted, kernel = both[0], both[1]
+            ratios.append(boosted.seconds / kernel.seconds)
+            lengths = f"{max(boosted.hashers)} bits against {max(kernel.hashers)}"
     if not ratios:
         return _undecided(claim, "boosted SSH and kDIF were not both trained")
     ratio = float(np.mean(ratios))
     verdict: Verdict = (
         "holds" if ratio > 1.5 else "does not hold" if ratio < 1 else ("not decided by this data")
     )
-    return Claim(claim, verdict, f"{ratio:.1f} times the time of kDIF per bit")
+    return Claim(claim, verdict, f"{ratio:.1f} times as long as kDIF, {lengths}")
 
 
 def _boosting_needs_longer(results: Results) -> Claim:
@@ -222,20 +226,26 @@ def _boosting_needs_longer(results: Results) -> Claim:
 
 def _dif_is_best_linear(results: Results, short: list[int]) -> Claim:
     claim = "DIF is the best of the linear family"
-    worst: tuple[Interval, str] | None = None
+    peers: dict[str, Interval] = {}
     for other in ("lda", "random", "itq"):
         interval = _mean_difference(
             results,
             [((*case, "dif", n), (*case, other, n)) for case in results.cases for n in short],
         )
-        if interval is not None and (worst is None or interval.value > worst[0].value):
-            worst = interval, results.methods[other].title
-    if worst is None:
+        if interval is not None:
+            peers[results.methods[other].title] = interval
+    if not peers:
         return _undecided(claim, "DIF and its peers were not measured")
-    interval, title = worst
+    title, interval = max(peers.items(), key=lambda item: item[1].value)
+    verdicts = [_verdict(one, "below") for one in peers.values()]
+    verdict: Verdict = "not decided by this data"
+    if "does not hold" in verdicts:
+        verdict = "does not hold"
+    elif verdicts == ["holds"] * 3:
+        verdict = "holds"
     bounds = (interval.value, interval.low, interval.high)
     found = f"FNR against {title}, its best peer: {_points(interval)}"
-    return Claim(claim, _verdict(interval, "below"), found, bounds)
+    return Claim(claim, verdict, found, bounds)
 
 
 def _first_matches(results: Results) -> Claim:
@@ -245,7 +255,10 @@ def _first_matches(results: Results) -> Claim:
         return _undecided(claim, "kDIF was not trained")
     value, low, high = (100 * number for number in matches["difference"])
     interval = Interval(value, low, high)
-    found = f"precision minus SIFT's, {matches['n_queries']} queries: {_points(interval)}"
+    found = (
+        f"{matches['judged']}: precision minus SIFT's, {matches['n_queries']} queries: "
+        f"{_points(interval)}"
+    )
     return Claim(claim, _verdict(interval, "above"), found, (value, low, high))
 
 

@@ -22,7 +22,7 @@ from .matches import (
 )
 from .measure import RATES, code_distances, euclidean
 from .plan import ALPHAS, Plan, TestSet, TrainSet, subset
-from .store import Store
+from .store import Store, stamp
 
 if TYPE_CHECKING:
     from .run import Results
@@ -30,16 +30,11 @@ if TYPE_CHECKING:
 
 def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan, store: Store) -> dict[str, Any]:
     """FNR and FPR95 of kDIF at 128 bits against alpha, in the cross and the difference form."""
-    path = store.path(
-        f"alpha-{data.name}-to-{test.name}",
-        "json",
-        plan={**plan.as_dict(), "methods": (), "lengths": ()},
-        paths=[data.scene.path, test.scene.path],
-    )
+    n_bits = min(128, max(plan.lengths))
+    path = store.path(f"alpha-{data.name}-to-{test.name}", "json", **_key(data, test, plan, n_bits))
     stored = store.read_json(path)
     if stored is not None:
         return dict(stored)
-    n_bits = min(128, max(plan.lengths))
     pairs, similar = data.scene.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
     )
@@ -70,16 +65,11 @@ def other_descriptor(
     """kDIF on HOG beside the Euclidean distance of HOG, on some of the points."""
     if not find_sheets(data.scene.path) or not find_sheets(test.scene.path):
         return None
-    path = store.path(
-        f"hog-{data.name}-to-{test.name}",
-        "json",
-        plan={**plan.as_dict(), "methods": (), "lengths": ()},
-        paths=[data.scene.path, test.scene.path],
-    )
+    n_bits = min(256, max(plan.lengths))
+    path = store.path(f"hog-{data.name}-to-{test.name}", "json", **_key(data, test, plan, n_bits))
     stored = store.read_json(path)
     if stored is not None:
         return dict(stored)
-    n_bits = min(256, max(plan.lengths))
     learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
     rows = describe_patches(learn.patches, "hog", quiet=True)
     pairs, similar = draw_pairs(
@@ -116,6 +106,20 @@ def other_descriptor(
     return found
 
 
+def _key(data: TrainSet, test: TestSet, plan: Plan, n_bits: int) -> dict[str, Any]:
+    """What an experiment on one train-test pair depends on."""
+    scenes = (data.scene.path, test.scene.path)
+    files = stamp(*[folder / name for folder in scenes for name in ("sift.npy", "info.txt")])
+    numbers = {**plan.as_dict(), "train": (), "test": (), "methods": (), "lengths": ()}
+    return {
+        "plan": numbers,
+        "n_bits": n_bits,
+        "scenes": scenes,
+        "files": files,
+        "test": test.digest,
+    }
+
+
 def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, Any] | None:
     """Precision of the first five matches, and a gallery of some queries."""
     plan, scene = results.plan, test.scene
@@ -139,6 +143,7 @@ def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, 
     scores = {name: precision(scene.points, queries, one[0]) for name, one in found.items()}
     result: dict[str, Any] = {
         "n_queries": len(queries),
+        "judged": next(name for name in found if "bits" in name),
         "precision_at_5": {name: float(one.mean()) for name, one in scores.items()},
         "difference": _difference(scores, plan),
     }

@@ -82,14 +82,17 @@ def make_figures(results: Results, folder: Path) -> dict[str, str]:
     return made
 
 
+_LOOK = {"svg.hashsalt": "kdiffhash", "font.size": 10, "text.parse_math": False}
+
+
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], str]) -> str:
     figure_module = need("matplotlib.figure", "study")
     matplotlib = need("matplotlib", "study")
-    with matplotlib.rc_context({"svg.hashsalt": "kdiffhash", "font.size": 10}):
+    with matplotlib.rc_context(_LOOK):
         figure = figure_module.Figure(figsize=size, layout="constrained")
         alt = draw(figure)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), dpi=130)
+        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
+        figure.savefig(path.with_name(f"{path.name}.png"), dpi=130)
     return alt
 
 
@@ -107,7 +110,8 @@ def _plain_axes(axes: Any) -> None:
 def _roc(figure: Any, results: Results, train: str, test: str) -> str:
     axes = figure.subplots()
     drawn = [name for name in ("dif", "kdif") if (train, test, name) in results.measured]
-    for name in drawn or [m for m in results.methods if results.methods[m].is_learned][:2]:
+    others = [name for name in results.methods if name not in ("sift", "rootsift")]
+    for name in drawn or others:
         arrays = results.measured.get((train, test, name))
         if arrays is None:
             continue
@@ -143,7 +147,7 @@ def _roc(figure: Any, results: Results, train: str, test: str) -> str:
     axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=2)
     return (
         f"ROC curves of methods learned on {train} and tested on {test}: true-positive rate "
-        "against false-positive rate on a logarithmic axis, SIFT dashed."
+        "against false-positive rate on a logarithmic axis."
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..metrics import Roc, resample_rates, roc
 from ..preprocess import Preprocess, preprocess_rows
 from .methods import Method
 from .plan import Plan, TestSet
-from .store import Arrays, Store
+from .store import Arrays, Store, stamp
 from .train import Trained, lengths_of
 
 RATES: dict[str, Callable[[Roc], float]] = {
@@ -37,24 +36,21 @@ def measure(
     plan: Plan,
     store: Store,
     train: str,
-    train_rows: int,
 ) -> Arrays:
     """Rates of a method at each of its lengths.
-
-    The scene that it was trained on, and of how many rows, names the stored result.
 
     Returns
     -------
     arrays : dict
-        `n_bits` (l,), `values` (l, rates), `samples` (n, l, rates), `fpr` and `tpr` (l, points) of
-        the curves, `encode_ns` (a row, on all cores).
+        `n_bits` (l,), `is_code` (whether they are codes, not rows of numbers), `values` (l, rates),
+        `samples` (n, l, rates), `fpr` and `tpr` (l, points) of the curves, `encode_ns` (a row of
+        the longest code, on all cores).
     """
     depends_on = {
         "method": method.key,
-        "descriptors": _stamp(test.scene.path / f"{method.descriptor}.npy"),
-        "train": [train, train_rows, plan.n_positives, plan.n_negatives, plan.n_basis],
-        "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
-        "test": [str(test.scene.path), len(test.pairs), int(test.similar.sum())],
+        "descriptors": stamp(test.scene.path / f"{method.descriptor}.npy"),
+        "trained": trained.key if trained else "",
+        "test": [str(test.scene.path), test.digest],
         "lengths": [plan.lengths, plan.longest_boosted],
         "n_resamples": plan.n_resamples,
         "seed": plan.seed,
@@ -63,7 +59,7 @@ def measure(
     stored = store.read_arrays(path)
     if stored is not None:
         return stored
-    distances, encode_ns = _distances(method, trained, test, plan)
+    distances, is_code, encode_ns = _distances(method, trained, test, plan)
     values, samples = resample_rates(
         list(RATES.values()),
         list(distances.values()),
@@ -75,6 +71,7 @@ def measure(
     curves = [_thin(roc(one, test.similar)) for one in distances.values()]
     arrays: Arrays = {
         "n_bits": np.array(list(distances)),
+        "is_code": np.array(is_code),
         "values": values,
         "samples": samples,
         "fpr": np.array([curve[0] for curve in curves]),
@@ -85,21 +82,16 @@ def measure(
     return arrays
 
 
-def _stamp(path: Path) -> list[int]:
-    """Size and time of a file; a scene that was made again is measured again."""
-    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
-
-
 def _distances(
     method: Method, trained: Trained | None, test: TestSet, plan: Plan
-) -> tuple[dict[int, NDArray[Any]], float]:
-    """Distances of the test pairs by length, and nanoseconds to encode a row."""
+) -> tuple[dict[int, NDArray[Any]], bool, float]:
+    """Distances of the test pairs by length, whether of codes, and nanoseconds to encode a row."""
     if trained is None:
         rows = test.scene.descriptors
         if method.descriptor != "sift":
             rows = _other_descriptors(method, test)
         size = 8 * rows.dtype.itemsize * rows.shape[1]
-        return {size: euclidean(rows, test.pairs, method.preprocess)}, 0.0
+        return {size: euclidean(rows, test.pairs, method.preprocess)}, False, 0.0
     rows = np.asarray(test.scene.descriptors)
     out: dict[int, NDArray[Any]] = {}
     encode_ns = 0.0
@@ -107,14 +99,16 @@ def _distances(
     for length, hasher in trained.hashers.items():
         codes = hasher.transform(rows)
         encode_ns = _time_encoding(hasher, rows)
+        width = codes.shape[1]
         if codes.dtype != np.uint8:
-            out[8 * codes.dtype.itemsize * codes.shape[1]] = euclidean(codes, test.pairs, None)
-            continue
-        n_bits = min(getattr(hasher, "n_bits_", 8 * codes.shape[1]), 8 * codes.shape[1])
-        wanted = [n for n in lengths if n <= n_bits] if method.nested else [length]
+            size = 8 * codes.dtype.itemsize * width
+            return {size: euclidean(codes, test.pairs, None)}, False, encode_ns
+        n_bits = length if 8 * width - 8 < length <= 8 * width else 8 * width
+        n_bits = getattr(hasher, "n_bits_", n_bits)
+        wanted = [n for n in lengths if n <= n_bits] if method.nested else []
         for n in wanted or [n_bits]:
             out[n] = code_distances(truncate(codes, n), test.pairs)
-    return out, encode_ns
+    return out, True, encode_ns
 
 
 def _other_descriptors(method: Method, test: TestSet) -> NDArray[Any]:
@@ -153,5 +147,5 @@ def euclidean(
 
 def _thin(curve: Roc) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A curve at false-positive rates that are evenly spaced on a logarithmic axis."""
-    at = np.append(np.geomspace(1e-5, 1, _CURVE_POINTS - 1), 1.0)
+    at = np.geomspace(1e-5, 1, _CURVE_POINTS)
     return at, np.interp(at, curve.fpr, curve.tpr)

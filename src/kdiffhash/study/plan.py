@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -93,6 +94,13 @@ class TestSet:
     scene: Scene
     pairs: Pairs
     similar: Similar
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells these pairs apart from others."""
+        content = hashlib.sha256(self.things.tobytes())
+        content.update(self.pairs.tobytes())
+        return content.hexdigest()[:16]
 
     @cached_property
     def things(self) -> NDArray[np.int64]:

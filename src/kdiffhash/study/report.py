@@ -15,7 +15,6 @@ from .. import __version__
 from ..extras import need
 from ..files import replacing
 from .figures import Style, make_figures, style_of
-from .methods import METHODS
 from .plan import describe
 
 if TYPE_CHECKING:
@@ -34,14 +33,14 @@ def write_report(results: Results, folder: Path) -> Path:
         title="kdiffhash study",
         headline=headline(results),
         summary=summary(results),
-        lengths=results.plan.lengths,
+        lengths=results.lengths,
         claims=results.extras["claims"],
         errors=results.errors,
         figures=[_embed(name, alt, folder) for name, alt in figures.items()],
         data=_as_script(page_data(results)),
         css=(_PAGE / "page.css").read_text(),
         js=(_PAGE / "page.js").read_text(),
-        command=command(results),
+        command=results.command,
         settings=settings(results),
         versions=f"kdiffhash {__version__}, Python {platform.python_version()}",
         csv=_data_uri((folder / "results.csv").read_bytes(), "text/csv"),
@@ -58,7 +57,7 @@ def headline(results: Results) -> str:
     train, test = results.cases[0]
     best: tuple[float, int, str] | None = None
     for name, method in results.methods.items():
-        for n_bits in results.plan.lengths:
+        for n_bits in results.lengths:
             found = results.rate(train, test, name, n_bits, "fnr_at_1e-3")
             if found and method.is_learned and (best is None or found[0] < best[0]):
                 best = found[0], n_bits, method.title
@@ -70,7 +69,8 @@ def headline(results: Results) -> str:
         f"the matching pairs of {test}"
     )
     if sift is not None:
-        text += f"; SIFT, with 1024 bits, misses {100 * sift[0]:.1f} %"
+        size = results.measured[train, test, "sift"]["n_bits"][-1]
+        text += f"; SIFT, with {size} bits, misses {100 * sift[0]:.1f} %"
     verdicts = [claim["verdict"] for claim in results.extras["claims"]]
     counts = [
         f"{verdicts.count(verdict)} {words}"
@@ -92,16 +92,20 @@ def summary(results: Results) -> list[dict[str, Any]]:
         best: dict[int, float] = {}
         for name, method in results.methods.items():
             cells: dict[int, Any] = {}
-            for n_bits in results.plan.lengths if method.is_learned else [None]:
+            arrays = results.measured.get((train, test, name))
+            if arrays is None:
+                continue
+            is_code = bool(arrays["is_code"])
+            for n_bits in arrays["n_bits"].tolist():
                 fnr = results.interval(train, test, name, n_bits, "fnr_at_1e-3")
                 fpr95 = results.rate(train, test, name, n_bits, "fpr95")
                 if fnr is not None and fpr95 is not None:
-                    key = n_bits or 0
+                    key = n_bits if is_code else 0
                     cells[key] = {"fnr": fnr, "fpr95": fpr95[0]}
                     if key:
                         best[key] = min(best.get(key, 1.0), fnr.value)
             if cells:
-                rows.append({"title": method.title, "learned": method.is_learned, "cells": cells})
+                rows.append({"title": method.title, "learned": is_code, "cells": cells})
         parts.append({"train": train, "test": test, "rows": rows, "best": best})
     return parts
 
@@ -130,20 +134,6 @@ def _settings_text(values: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
-def command(results: Results) -> str:
-    """The command that makes this report again."""
-    plan = results.plan
-    parts = ["kdiffhash study"]
-    if plan.train != ("views-train",) or plan.test != ("views-test",):
-        parts += ["--train", *plan.train, "--test", *plan.test]
-    if set(plan.methods) != set(METHODS):
-        parts += ["--methods", *plan.methods]
-    parts += ["--bits", *map(str, plan.lengths)]
-    if plan.longest_boosted == 128 and max(plan.lengths) > 128:
-        parts.append("--quick")
-    return " ".join([*parts, f"--seed {plan.seed}", "--out DIR"])
-
-
 def page_data(results: Results) -> dict[str, Any]:
     """What the page's script draws."""
     methods = {
@@ -157,7 +147,7 @@ def page_data(results: Results) -> dict[str, Any]:
             if (a, b) != (train, test):
                 continue
             for i, n_bits in enumerate(arrays["n_bits"].tolist()):
-                learned = results.methods[name].is_learned
+                learned = bool(arrays["is_code"])
                 curves.append(
                     {
                         "method": name,
@@ -182,7 +172,7 @@ def page_data(results: Results) -> dict[str, Any]:
         cases.append({"train": train, "test": test, "curves": curves, "sizes": sizes})
     return {
         "methods": methods,
-        "lengths": list(results.plan.lengths),
+        "lengths": results.lengths,
         "fpr": [float(f"{value:.4g}") for value in fpr],
         "cases": cases,
         "gallery": _gallery(results),
@@ -208,8 +198,8 @@ def _style(style: Style) -> dict[str, str]:
 
 def _embed(name: str, alt: str, folder: Path) -> dict[str, str]:
     path = folder / "figures" / name
-    png = _data_uri(path.with_suffix(".png").read_bytes(), "image/png")
-    svg = _data_uri(path.with_suffix(".svg").read_bytes(), "image/svg+xml")
+    png = _data_uri(path.with_name(f"{name}.png").read_bytes(), "image/png")
+    svg = _data_uri(path.with_name(f"{name}.svg").read_bytes(), "image/svg+xml")
     return {"name": name, "alt": alt, "png": png, "svg": svg}
 
 

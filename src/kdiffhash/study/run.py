@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets import find_scene
 from ..extras import need
 from ..files import replacing
 from ..hashers import ConstantBitWarning
@@ -52,6 +54,13 @@ class Results:
     errors: list[dict[str, str]] = field(default_factory=list)
     extras: dict[str, Any] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths of all codes that were measured."""
+        codes = [arrays["n_bits"] for arrays in self.measured.values() if arrays["is_code"]]
+        return np.unique(np.concatenate(codes)).tolist() if codes else []
 
     @property
     def cases(self) -> list[tuple[str, str]]:
@@ -121,18 +130,19 @@ def run_study(
         raise ValueError("give both train and test scenes, or neither for the embedded set")
     if not lengths or min(lengths) < 1:
         raise ValueError("lengths must be positive numbers of bits")
-    chosen = {method.name: method for method in map(find_method, methods or METHODS)}
+    chosen = _find_methods(methods or list(METHODS))
     plan = Plan(
-        tuple(dict.fromkeys(train_scenes)) or ("views-train",),
-        tuple(dict.fromkeys(test_scenes)) or ("views-test",),
+        _find_scenes(train_scenes or ("views-train",)),
+        _find_scenes(test_scenes or ("views-test",)),
         tuple(chosen),
         tuple(sorted(set(lengths))),
         seed=seed,
     )
-    for scenes in (plan.train, plan.test):
-        if len({name_of(scene) for scene in scenes}) < len(scenes):
-            raise ValueError(f"two scenes have the same name: {', '.join(scenes)}")
+    all_scenes = {*plan.train, *plan.test}
+    if len({name_of(scene) for scene in all_scenes}) < len(all_scenes):
+        raise ValueError(f"two scenes have the same name: {', '.join(sorted(all_scenes))}")
     results = Results(quick(plan) if first_look else plan, chosen)
+    results.command = _command(train_scenes, test_scenes, methods, plan, first_look)
     store = Store(folder / "work")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantBitWarning)  # of settings that are only tried
@@ -145,6 +155,47 @@ def run_study(
 
     write_report(results, folder)
     return results
+
+
+def _find_methods(texts: Sequence[str]) -> dict[str, Method]:
+    chosen: dict[str, Method] = {}
+    for text in dict.fromkeys(texts):
+        method = find_method(text)
+        if method.name in chosen or (text not in METHODS and method.name in METHODS):
+            raise ValueError(f"{text}: another method is called {method.name!r}; rename it")
+        chosen[method.name] = method
+    return chosen
+
+
+def _find_scenes(names: Sequence[str]) -> tuple[str, ...]:
+    """Folders of scenes, so that one scene has one name; a missing one is reported later."""
+    found = []
+    for name in names:
+        try:
+            found.append(str(find_scene(name).resolve()))
+        except FileNotFoundError:
+            found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def _command(
+    train_scenes: Sequence[str],
+    test_scenes: Sequence[str],
+    methods: Sequence[str],
+    plan: Plan,
+    first_look: bool,
+) -> str:
+    """The command that makes the report again."""
+    words = ["kdiffhash", "study"]
+    for option, values in (
+        ("--train", train_scenes),
+        ("--test", test_scenes),
+        ("--methods", methods),
+        ("--bits", [str(n) for n in plan.lengths]),
+    ):
+        words += [option, *values] if values else []
+    words += ["--quick"] if first_look else []
+    return shlex.join([*words, "--seed", str(plan.seed), "--out", "report"])
 
 
 def _prepare(folder: Path) -> None:
@@ -199,12 +250,11 @@ def _measure_method(
             return
         results.trained[data.name, method.name] = trained
     advance(1)
-    learned_from = (data.name, len(data.scene)) if trained else ("", 0)
     for test in tests:
         arrays = _attempt(
             results,
             f"{method.title} on {test.name}",
-            partial(measure, method, trained, test, plan, store, *learned_from),
+            partial(measure, method, trained, test, plan, store, data.name if trained else ""),
         )
         if arrays is not None:
             results.measured[data.name, test.name, method.name] = arrays
@@ -220,9 +270,11 @@ def _measure_extras(
     plan, (train_name, test_name) = results.plan, results.cases[0]
     test = next(one for one in tests.values() if one.name == test_name)
     data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
-    steps: dict[str, Callable[[], Any]] = {
-        "alpha": lambda: extra.sweep_alpha(data, test, plan, store),
-        "hog": lambda: extra.other_descriptor(data, test, plan, store),
+    steps: dict[str, Callable[[], Any]] = {}
+    if "kdif" in results.methods:
+        steps["alpha"] = lambda: extra.sweep_alpha(data, test, plan, store)
+        steps["hog"] = lambda: extra.other_descriptor(data, test, plan, store)
+    steps |= {
         "matches": lambda: extra.first_matches(results, data, test),
         "times": lambda: extra.comparison_times(test, plan, store),
     }
@@ -251,7 +303,9 @@ def _kind(data: TrainSet | TestSet) -> str:
         kind = str(json.loads((data.scene.path / "meta.json").read_text())["kind_of_scene"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return "architecture" if "architect" in kind else "natural"
+    if "architect" in kind.lower():
+        return "architecture"
+    return "natural" if kind.lower().startswith(("natur", "terrain", "mountain")) else ""
 
 
 def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
@@ -300,8 +354,8 @@ def table(results: Results) -> list[dict[str, Any]]:
                 row[rate] = found.value
                 row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
             row["encode_ns"] = float(arrays["encode_ns"])
-            is_code = results.methods[name].is_learned
-            row["compare_ns"] = times.get(str(n_bits)) if is_code else times.get("euclidean")
+            euclidean = "euclidean" if name in ("sift", "rootsift") else ""
+            row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else euclidean)
             rows.append(row)
     return rows
 

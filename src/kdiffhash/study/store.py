@@ -17,6 +17,11 @@ from ..files import replacing
 Arrays = dict[str, NDArray[Any]]
 
 
+def stamp(*paths: Path) -> list[list[int]]:
+    """Sizes and times of files, so that what was made from others is made again."""
+    return [[p.stat().st_size, p.stat().st_mtime_ns] for p in paths if p.is_file()]
+
+
 class Store:
     """A folder of results, each named by what it depends on."""
 

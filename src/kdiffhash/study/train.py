@@ -11,11 +11,10 @@ import numpy as np
 
 from .. import load
 from ..codes import hamming, truncate
-from ..hashers import BaseHasher
 from ..metrics import roc
 from .methods import Method
 from .plan import Plan, TrainSet
-from .store import Store
+from .store import Store, stamp
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,14 @@ class Trained:
         Time of the training, without the choice of settings.
     choice : dict
         The settings chosen, and the grid with the rate that each had on held-out training points.
+    key : str
+        Tells it apart from what was trained otherwise.
     """
 
     hashers: dict[int, Any]
     seconds: float
     choice: dict[str, Any]
+    key: str = ""
 
 
 def lengths_of(method: Method, plan: Plan, width: int) -> list[int]:
@@ -50,6 +52,7 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
     depends_on = {
         "method": method.key,
         "train": [str(data.scene.path), len(data.scene)],
+        "files": stamp(data.scene.path / "sift.npy", data.scene.path / "info.txt"),
         "pairs": [plan.n_positives, plan.n_negatives, plan.seed],
         "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
         "n_basis": plan.n_basis,
@@ -64,7 +67,7 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
     files = {length: note.with_suffix(f".{length}.safetensors") for length in wanted}
     known = store.read_json(note)
     if known is not None and all(path.is_file() for path in files.values()):
-        return Trained({n: load(path) for n, path in files.items()}, **known)
+        return Trained({n: load(path) for n, path in files.items()}, **known, key=note.stem)
     choice = _choose(method, data, plan)
     hashers, seconds = {}, 0.0
     for length in wanted:
@@ -72,11 +75,11 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
         hashers[length] = _fit(method, data, length, choice["settings"], plan.n_basis, plan.seed)
         seconds += time.perf_counter() - start
     known = {"seconds": seconds, "choice": choice}
-    if all(isinstance(hasher, BaseHasher) for hasher in hashers.values()):
+    if all(type(hasher).__module__.startswith("kdiffhash.") for hasher in hashers.values()):
         for length, path in files.items():
             hashers[length].save(path)
         store.write_json(note, known)
-    return Trained(hashers, **known)
+    return Trained(hashers, **known, key=note.stem)
 
 
 def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:

@@ -3,7 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const byId = (id) => document.getElementById(id);
 const RATES = ["FNR at 1 %", "FNR at 0.1 %", "FNR at 0.01 %", "FPR95"];
-const middle = data.lengths.includes(256) ? 256 : data.lengths[data.lengths.length - 1];
+const middle = data.lengths.includes(128) ? 128 : data.lengths[data.lengths.length - 1];
 const liked = ["sift", "rootsift", "dif", "kdif", "kernel-lda"].filter((name) => name in data.methods);
 const state = {
   case: 0, bits: new Set([middle]), rate: 1, at: null, query: 0,
