@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..parallel import one_blas_thread
 
 Codes = NDArray[np.uint8]
 N_FIRST = 5
+_AT_ONCE = 50
 
 
 def draw_queries(points: NDArray[np.int64], n_queries: int, seed: int) -> NDArray[np.int64]:
@@ -27,25 +29,43 @@ def draw_queries(points: NDArray[np.int64], n_queries: int, seed: int) -> NDArra
 def first_by_codes(codes: Codes, queries: NDArray[np.int64]) -> tuple[Any, Any]:
     """Rows and distances of the first matches by Hamming distance; ties by the lower row."""
     words = _words(codes)
-    out = np.empty((len(queries), len(codes)), np.uint16)
-    each_with_each(words[queries], np.ascontiguousarray(words.T), out)
-    return _first(out.astype(np.int64), queries)
+    columns = np.ascontiguousarray(words.T)
+
+    def compare(some: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.empty((len(some), len(codes)), np.uint16)
+        each_with_each(words[some], columns, out)
+        return out.astype(np.int64)
+
+    return _first(compare, queries)
 
 
 def first_by_rows(rows: NDArray[Any], queries: NDArray[np.int64]) -> tuple[Any, Any]:
     """Rows and distances of the first matches by Euclidean distance."""
     plain = rows.astype(np.float32)
     squares = np.einsum("ij,ij->i", plain, plain)
-    gap = squares[queries][:, None] + squares - 2 * plain[queries] @ plain.T
-    found, distances = _first(np.maximum(gap, 0), queries)
+
+    def compare(some: NDArray[np.int64]) -> NDArray[Any]:
+        gap = squares[some][:, None] + squares - 2 * plain[some] @ plain.T
+        return np.asarray(np.maximum(gap, 0))
+
+    found, distances = _first(compare, queries)
     return found, np.sqrt(distances)
 
 
-def _first(distances: NDArray[Any], queries: NDArray[np.int64]) -> tuple[Any, Any]:
-    largest = np.iinfo(np.int64).max if distances.dtype.kind == "i" else np.inf
-    distances[np.arange(len(queries)), queries] = largest
-    order = np.argsort(distances, axis=1, kind="stable")[:, :N_FIRST]
-    return order, np.take_along_axis(distances, order, axis=1)
+def _first(
+    compare: Callable[[NDArray[np.int64]], NDArray[Any]], queries: NDArray[np.int64]
+) -> tuple[Any, Any]:
+    """The closest others, for some queries at a time, whose distances fit into memory."""
+    found, kept = [], []
+    for i in range(0, len(queries), _AT_ONCE):
+        some = queries[i : i + _AT_ONCE]
+        distances = compare(some)
+        largest = np.iinfo(np.int64).max if distances.dtype.kind == "i" else np.inf
+        distances[np.arange(len(some)), some] = largest
+        order = np.argsort(distances, axis=1, kind="stable")[:, :N_FIRST]
+        found.append(order)
+        kept.append(np.take_along_axis(distances, order, axis=1))
+    return np.concatenate(found), np.concatenate(kept)
 
 
 def precision(
