@@ -24,6 +24,23 @@ def open_npy(path: Path) -> Any:
     return array
 
 
+def json_ready(value: Any) -> Any:
+    """A value as JSON has it: infinity as text, arrays as lists."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return json_ready(value.tolist())
+    if isinstance(value, np.generic):
+        return json_ready(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, which is synced and takes its place if all goes well."""

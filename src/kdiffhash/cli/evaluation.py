@@ -12,7 +12,8 @@ from ..codes import hamming, truncate
 from ..hashers import BaseHasher
 from ..metrics import Roc, bootstrap, roc
 from ..pairs import Pairs, Similar
-from ..preprocess import Preprocess, preprocess_rows
+from ..preprocess import Preprocess
+from ..study.measure import euclidean
 from .inputs import Data, pairs_of
 
 _RATES: dict[str, tuple[Callable[[Roc], float], float]] = {
@@ -51,7 +52,7 @@ def evaluate_model(
     for kind in kinds:
         name = "Euclidean" if kind is None else f"Euclidean, {kind}"
         size = 8 * data.rows.dtype.itemsize * data.rows.shape[1]
-        distances[name, size] = _euclidean(rows, left, right, kind)
+        distances[name, size] = euclidean(rows, members.reshape(-1, 2), kind)
 
     things = _things(data, pairs, similar)
     table = []
@@ -115,14 +116,3 @@ def _things(data: Data, pairs: Pairs, similar: Similar) -> NDArray[Any] | None:
         return None
     things = np.asarray(data.labels)[pairs]
     return things if np.all(things[similar, 0] == things[similar, 1]) else None
-
-
-def _euclidean(
-    rows: NDArray[Any], left: NDArray[Any], right: NDArray[Any], kind: Preprocess
-) -> NDArray[np.float32]:
-    plain = preprocess_rows(rows, kind)
-    out = np.empty(len(left), np.float32)
-    for i in range(0, len(left), 100_000):
-        gap = plain[left[i : i + 100_000]] - plain[right[i : i + 100_000]]
-        out[i : i + 100_000] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
-    return out

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
+
+from ..files import json_ready
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
     """Print a result: as JSON, or its values as a list and its `rows` as a table."""
     if as_json:
-        print(json.dumps(_plain(result), indent=2, allow_nan=False))
+        print(json.dumps(json_ready(result), indent=2, allow_nan=False))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -29,15 +30,6 @@ def show(result: dict[str, Any], as_json: bool) -> None:
         for row in rows:
             table.add_row(*[escape(_text(value)) for value in row.values()])
         console.print(table)
-
-
-def _plain(value: Any) -> Any:
-    """The value with infinity, which JSON lacks, as text."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(value: Any) -> str:

@@ -273,6 +273,7 @@ def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
 
 def _extract(archive: Path, target: Path, quiet: bool) -> None:
     broken = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
+    locked = (NotImplementedError, RuntimeError)  # zipfile's for unknown packing, for passwords
     try:
         with zipfile.ZipFile(archive) as file:
             members = [member for member in file.infolist() if not member.is_dir()]
@@ -285,7 +286,7 @@ def _extract(archive: Path, target: Path, quiet: bool) -> None:
                     with file.open(member) as source, path.open("wb") as out:
                         shutil.copyfileobj(source, out, _BLOCK)
                     advance(member.file_size)
-    except (*broken, NotImplementedError, RuntimeError) as error:
+    except (*broken, *locked) as error:
         raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
     except OSError as error:
         if error.errno is None:  # from a damaged bzip2 stream

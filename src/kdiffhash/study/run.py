@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..datasets import find_scene
 from ..extras import need
-from ..files import replacing
+from ..files import json_ready, replacing
 from ..hashers import ConstantBitWarning
 from ..metrics import Interval, interval_of
 from ..progress import progress
@@ -329,7 +329,7 @@ def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
         "errors": results.errors,
     }
     with replacing(folder / "results.json") as temporary:
-        temporary.write_text(json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+        temporary.write_text(json.dumps(json_ready(content), indent=1, allow_nan=False) + "\n")
     with replacing(folder / "results.csv") as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
@@ -362,18 +362,3 @@ def table(results: Results) -> list[dict[str, Any]]:
 
 def _without_images(matches: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if matches is None else {k: v for k, v in matches.items() if k != "gallery"}
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: infinity as text, arrays as lists."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value
