@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .model_file import load as load
     from .moments import PairMoments as PairMoments
     from .pairs import draw_pairs as draw_pairs
+    from .search import HammingIndex as HammingIndex
+    from .search import IndexFileError as IndexFileError
+    from .search import match_codes as match_codes
 
 __version__ = "0.1.0"
 
@@ -63,6 +66,7 @@ _HOMES = {
     "model_file": ["ModelFileError", "load"],
     "moments": ["PairMoments"],
     "pairs": ["draw_pairs"],
+    "search": ["HammingIndex", "IndexFileError", "match_codes"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .llvm import WORD, Memory, broadcast
+from .llvm import WORD, Memory, broadcast, call, has
 
-_HAS_AVX2 = not config.CPU_NAME and llvmlite.binding.get_host_cpu_features().get("avx2", False)
+_HAS_AVX2 = has("avx2")
 
 LIMIT = 4095  # largest size of a number; 64 couples of squares then stay below 2**31
 PANEL = 16  # columns of a panel
@@ -83,9 +82,7 @@ def _multiply_couples(builder: Any, a: Any, b: Any) -> Any:
     shorts = ir.VectorType(ir.IntType(16), 2 * _LANES)
     a, b = builder.bitcast(a, shorts), builder.bitcast(b, shorts)
     if _HAS_AVX2:
-        kind = ir.FunctionType(wide, [shorts, shorts])
-        name = "llvm.x86.avx2.pmadd.wd"
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b])
+        return call(builder, "llvm.x86.avx2.pmadd.wd", wide, a, b)
     products = []
     for side in range(2):
         lanes = ir.Constant(wide, [2 * i + side for i in range(_LANES)])

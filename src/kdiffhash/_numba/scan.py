@@ -1,0 +1,271 @@
+"""One pass over codes in blocks, for the k nearest of each query or for all within a limit.
+
+It is made in two ways with the same results: `by_lanes` for few queries, which reads memory as
+fast as it comes, and `by_slices` for many, whose work on a slab of codes all queries share.
+
+Rows are taken in order and have rising ids, so of equal distances the first is kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .lanes import BLOCK, distance, find_block
+from .llvm import lowest_one, prefetch
+from .slices import ENTRY, LANES, SLAB, find_below, find_cases, find_starts, tabulate_slab
+
+_TILE = 16384  # bytes of codes that one query after the other is compared with
+_GROUP = 64  # queries whose counters are kept at a time
+MARGIN = SLAB * _GROUP  # hits that one step can have, at most
+
+
+class Rows(NamedTuple):
+    """Codes to look at: rows `first` to `last`, where `first` begins a block."""
+
+    blocks: NDArray[np.uint64]  # flat, [block][word][lane]
+    kept: NDArray[np.uint8]  # a bit for each row that counts, lowest first; empty if all do
+    n_words: int
+    first: int
+    last: int
+
+
+class Sink(NamedTuple):
+    """What was found so far.
+
+    For the k nearest, each query has its own line of distances and rows, in which those of the
+    lately lowered limit are dropped when their room is needed. For all within the limits, k is
+    zero, and hits of all queries follow each other in line 0, with their queries in `owners`.
+    """
+
+    k: int
+    limits: NDArray[np.int64]  # of each query: only what is closer counts
+    below: NDArray[np.int64]  # rows closer than the limit, less than k
+    sizes: NDArray[np.int64]  # rows in each line
+    counts: NDArray[np.int32]  # rows at each distance
+    distances: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def by_lanes(
+    codes: Rows,
+    queries: NDArray[np.uint64],
+    sink: Sink,
+    start: int,
+    start_query: int,
+    together: tuple[int, ...],
+    unrolled: tuple[int, ...],
+) -> tuple[int, int]:
+    """Compare block by block; ``len(together)`` blocks and ``len(unrolled)`` words at once.
+
+    Returns the row and the query to go on with when the sink is full, or the last row.
+    """
+    n_queries, step = len(queries) // codes.n_words, len(together)
+    tile = max(1, _TILE // (64 * codes.n_words * step)) * step
+    end = (codes.last + BLOCK - 1) // BLOCK
+    if n_queries == 1 and sink.k > 0:
+        tile = end
+    block, first_query = start // BLOCK, start_query
+    while block < end:
+        stop = min(block + tile, end)
+        whole = block + (stop - block) // step * step
+        for q in range(first_query, n_queries):
+            if sink.k == 0 and len(sink.owners) - sink.sizes[0] < MARGIN:
+                return block * BLOCK, q
+            _visit_blocks(codes, block, whole, queries, q, sink, together, unrolled)
+            _visit_blocks(codes, whole, stop, queries, q, sink, (0,), unrolled)
+        block, first_query = stop, 0
+    return codes.last, 0
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def _visit_blocks(
+    codes: Rows,
+    block: int,
+    stop: int,
+    queries: NDArray[np.uint64],
+    q: int,
+    sink: Sink,
+    together: tuple[int, ...],
+    unrolled: tuple[int, ...],
+) -> None:
+    """Give the rows of some blocks that are close to a query to the sink."""
+    while block < stop:
+        block, mask = find_block(
+            codes.blocks, block, stop, queries, q, codes.n_words, sink.limits[q], together, unrolled
+        )
+        while mask != np.uint64(0):
+            _visit_row(codes, block * BLOCK + lowest_one(mask), queries, q, sink)
+            mask &= mask - np.uint64(1)
+        block += len(together)
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def by_slices(
+    codes: Rows,
+    queries: NDArray[np.uint64],
+    sink: Sink,
+    start: int,
+    start_query: int,
+    words: int,
+    entries: tuple[int, ...],
+    planes: tuple[int, ...],
+) -> tuple[int, int]:
+    """Compare slab by slab, in chunks of `words`; see `slices`.
+
+    Returns the row and the query to go on with when the sink is full, or the last row.
+    """
+    n_words, n_entries = codes.n_words, len(entries)
+    n_queries, n_chunks = len(queries) // n_words, n_words // words
+    cases = find_cases(queries.reshape(n_queries, n_words), words, n_entries)
+    bits = np.zeros(n_chunks * n_entries * 3 * LANES, np.uint64)
+    tables = np.empty(n_chunks * n_entries * ENTRY, np.uint64)
+    counters = np.empty(_GROUP * len(planes) * LANES, np.uint64)
+    padded = np.zeros(SLAB * n_words, np.uint64)
+    starts, found = find_starts(n_words, len(planes)), np.empty(_GROUP, np.int64)
+    end = (codes.last + BLOCK - 1) // BLOCK * BLOCK
+    first_group = start_query
+    for base in range(start, codes.last, SLAB):
+        if base + SLAB <= end:
+            tabulate_slab(codes.blocks, base * n_words, n_words, words, n_entries, bits, tables)
+        else:  # what is read beyond the last row are zeros
+            left = (end - base) * n_words
+            padded[:left] = codes.blocks[base * n_words : base * n_words + left]
+            tabulate_slab(padded, 0, n_words, words, n_entries, bits, tables)
+        for word in range(min(base + SLAB, end) * n_words, min(base + 2 * SLAB, end) * n_words, 8):
+            prefetch(codes.blocks, word)
+        for group in range(first_group, n_queries, _GROUP):
+            if sink.k == 0 and len(sink.owners) - sink.sizes[0] < MARGIN:
+                return base, group
+            limits = sink.limits[group : min(group + _GROUP, n_queries)]
+            n = find_below(
+                tables, cases, group, limits, starts, n_chunks, counters, found, entries, planes
+            )
+            for j in range(n):
+                top = (found[j] * len(planes) + len(planes) - 1) * LANES
+                _visit_slab(
+                    codes, base, counters[top : top + LANES], queries, group + found[j], sink
+                )
+        first_group = 0
+    return codes.last, 0
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def _visit_slab(
+    codes: Rows,
+    base: int,
+    reached: NDArray[np.uint64],
+    queries: NDArray[np.uint64],
+    q: int,
+    sink: Sink,
+) -> None:
+    """Give the rows of a slab that have not reached the limit to the sink, in order."""
+    some = ~(reached[0] & reached[1] & reached[2] & reached[3])
+    while some != np.uint64(0):
+        bit = lowest_one(some)
+        some &= some - np.uint64(1)
+        for lane in range(LANES):
+            if not reached[lane] >> np.uint64(bit) & np.uint64(1):
+                _visit_row(codes, base + LANES * bit + lane, queries, q, sink)
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def _visit_row(codes: Rows, row: int, queries: NDArray[np.uint64], q: int, sink: Sink) -> None:
+    """Give one row to the sink, if it counts and is closer than the limit as it is now."""
+    if row >= codes.last:
+        return
+    if len(codes.kept) and not codes.kept[row >> 3] >> (row & 7) & 1:
+        return
+    d = distance(codes.blocks, row, queries, q, codes.n_words)
+    if d >= sink.limits[q]:
+        return
+    if sink.k == 0:
+        n = sink.sizes[0]
+        sink.owners[n], sink.rows[0, n], sink.distances[0, n] = q, row, d
+        sink.sizes[0] = n + 1
+    else:
+        _keep_nearest(row, d, q, sink)
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def _keep_nearest(row: int, d: int, q: int, sink: Sink) -> None:
+    """Keep a row that is closer than the limit, and lower the limit where k are closer."""
+    distances, rows, counts = sink.distances[q], sink.rows[q], sink.counts[q]
+    limit, below, n = sink.limits[q], sink.below[q], sink.sizes[q]
+    if n == len(distances):
+        ties, n = sink.k - below, 0
+        for i in range(len(distances)):
+            if distances[i] < limit or (distances[i] == limit and ties > 0):
+                ties -= distances[i] == limit
+                distances[n], rows[n] = distances[i], rows[i]
+                n += 1
+    distances[n], rows[n] = d, row
+    sink.sizes[q] = n + 1
+    counts[d] += 1
+    below += 1
+    while below >= sink.k:
+        limit -= 1
+        below -= counts[limit]
+    sink.limits[q], sink.below[q] = limit, below
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def sort_nearest(
+    sink: Sink,
+    out_distances: NDArray[np.int32],
+    out_rows: NDArray[np.int64],
+    out_sizes: NDArray[np.int64],
+) -> None:
+    """Write the k nearest rows of each query by distance, then row, and how many there are."""
+    starts = np.empty(sink.counts.shape[1] + 1, np.int64)
+    for q in range(len(sink.limits)):
+        starts[:] = 0
+        for i in range(sink.sizes[q]):
+            starts[sink.distances[q, i] + 1] += 1
+        for d in range(1, len(starts)):
+            starts[d] += starts[d - 1]
+        for i in range(sink.sizes[q]):
+            d = sink.distances[q, i]
+            place = starts[d]
+            starts[d] += 1
+            if place < sink.k:
+                out_distances[q, place], out_rows[q, place] = d, sink.rows[q, i]
+        out_sizes[q] = min(sink.sizes[q], sink.k)
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def merge_nearest(
+    a_distances: NDArray[np.int32],
+    a_ids: NDArray[np.int64],
+    a_sizes: NDArray[np.int64],
+    b_distances: NDArray[np.int32],
+    b_ids: NDArray[np.int64],
+    b_sizes: NDArray[np.int64],
+    out_distances: NDArray[np.int32],
+    out_ids: NDArray[np.int64],
+    out_sizes: NDArray[np.int64],
+) -> None:
+    """Merge two lists for each query, sorted by distance, then id, and cut them to the room."""
+    for q in range(len(a_sizes)):
+        i, j, n = 0, 0, 0
+        while n < out_distances.shape[1] and (i < a_sizes[q] or j < b_sizes[q]):
+            if j == b_sizes[q]:
+                from_a = True
+            elif i == a_sizes[q]:
+                from_a = False
+            else:
+                da, db = a_distances[q, i], b_distances[q, j]
+                from_a = da < db or (da == db and a_ids[q, i] < b_ids[q, j])
+            if from_a:
+                out_distances[q, n], out_ids[q, n] = a_distances[q, i], a_ids[q, i]
+                i += 1
+            else:
+                out_distances[q, n], out_ids[q, n] = b_distances[q, j], b_ids[q, j]
+                j += 1
+            n += 1
+        out_sizes[q] = n

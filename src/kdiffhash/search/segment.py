@@ -1,0 +1,149 @@
+"""Codes in blocks with their ids: what all searches run on, in memory or in a mapped file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._numba.lanes import BLOCK
+from .._numba.tables import Tables
+from ..codes import Codes, n_bytes
+
+Words = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+
+@dataclass
+class Segment:
+    """Rows with rising ids.
+
+    Attributes
+    ----------
+    blocks : uint64 array of shape (ceil(n_rows / 8), n_words, 8)
+        ``blocks[b, w, l]`` is word w of row 8b + l; rows beyond the last are zero.
+    n_rows : int
+    first_id : int
+        Id of row 0; the others follow one by one unless `listed` says otherwise.
+    listed : int64 array of shape (n_rows,), or None
+        The ids, if they have gaps.
+    kept : uint8 array of shape (ceil(n_rows / 8),), or None
+        A bit for each row that was not removed, the lowest first; None if none was.
+    """
+
+    blocks: Words
+    n_rows: int
+    first_id: int
+    listed: Ids | None = None
+    kept: NDArray[np.uint8] | None = None
+
+    @property
+    def n_words(self) -> int:
+        """64-bit words of a code."""
+        return int(self.blocks.shape[1])
+
+    @property
+    def last_id(self) -> int:
+        """The highest id, also if its row was removed."""
+        return int(self.listed[-1]) if self.listed is not None else self.first_id + self.n_rows - 1
+
+    @property
+    def n_kept(self) -> int:
+        """Rows that were not removed."""
+        return self.n_rows if self.kept is None else int(np.bitwise_count(self.kept).sum())
+
+    @cached_property
+    def tables(self) -> dict[int, Tables]:
+        """Tables of multi-index hashing that were made so far, by their number of parts."""
+        return {}
+
+    def ids_of(self, rows: Ids) -> Ids:
+        """Ids of some rows."""
+        return self.first_id + rows if self.listed is None else self.listed[rows]
+
+    def rows_of(self, ids: Ids) -> Ids:
+        """Rows of some ids; -1 for those that are not here or were removed."""
+        if self.listed is None:
+            with np.errstate(over="ignore"):
+                rows = ids - self.first_id
+            rows = np.where((ids >= self.first_id) & (ids <= self.last_id), rows, -1)
+        else:
+            rows = np.searchsorted(self.listed, ids)
+            rows = np.where(self.listed[np.minimum(rows, self.n_rows - 1)] == ids, rows, -1)
+        if self.kept is not None:
+            gone = self.kept[np.maximum(rows, 0) >> 3] >> (rows & 7) & 1 == 0
+            rows = np.where(gone, -1, rows)
+        return rows
+
+    def kept_rows(self, first: int = 0, last: int | None = None) -> Ids:
+        """Rows from `first` to `last` that were not removed."""
+        last = self.n_rows if last is None else last
+        if self.kept is None:
+            return np.arange(first, last)
+        bits = np.unpackbits(self.kept[first >> 3 : (last + 7) >> 3], bitorder="little")
+        return np.flatnonzero(bits[first & 7 :][: last - first]) + first
+
+    def words_of(self, rows: Ids) -> Words:
+        """Codes of some rows as words, shape (n, n_words)."""
+        return self.blocks[rows // BLOCK, :, rows % BLOCK]
+
+    def remove(self, rows: Ids) -> None:
+        """Let some rows count no more."""
+        if self.kept is None:
+            kept = np.packbits(np.ones(self.n_rows, bool), bitorder="little")
+        else:
+            kept = self.kept.copy()  # a search may be reading it
+        np.bitwise_and.at(kept, rows >> 3, ~(1 << (rows & 7)).astype(np.uint8))
+        self.kept = kept
+
+
+def make_segment(words: Words, ids: Ids) -> Segment:
+    """A segment of codes in any order of ids."""
+    if np.any(ids[1:] <= ids[:-1]):
+        order = np.argsort(ids, kind="stable")
+        words, ids = words[order], ids[order]
+    n, first = len(ids), int(ids[0])
+    follow = int(ids[-1]) - first == n - 1
+    return Segment(to_blocks(words), n, first, None if follow else ids)
+
+
+def join(a: Segment, b: Segment) -> Segment | None:
+    """The kept rows of two segments as one, or None if there are none."""
+    rows = [segment.kept_rows() for segment in (a, b)]
+    if not len(rows[0]) + len(rows[1]):
+        return None
+    return make_segment(
+        np.concatenate([segment.words_of(r) for segment, r in zip((a, b), rows)]),
+        np.concatenate([segment.ids_of(r) for segment, r in zip((a, b), rows)]),
+    )
+
+
+def n_words(n_bits: int) -> int:
+    """64-bit words that a code of `n_bits` takes."""
+    return -(-n_bits // 64)
+
+
+def to_words(codes: Codes, n_bits: int) -> Words:
+    """Packed codes as words, shape (n, n_words)."""
+    wide = np.zeros((len(codes), 8 * n_words(n_bits)), np.uint8)
+    wide[:, : codes.shape[1]] = codes
+    return wide.view("<u8").astype(np.uint64, copy=False)
+
+
+def to_codes(words: Words, n_bits: int) -> Codes:
+    """Words as packed codes; the inverse of `to_words`."""
+    wide = np.ascontiguousarray(words, "<u8").view(np.uint8)
+    return wide[:, : n_bytes(n_bits)].copy()
+
+
+def to_blocks(words: Words) -> Words:
+    """Words of codes in blocks of eight codes, word by word."""
+    n, width = words.shape
+    blocks = np.zeros((-(-n // BLOCK), width, BLOCK), np.uint64)
+    whole = n // BLOCK
+    blocks[:whole] = words[: whole * BLOCK].reshape(whole, BLOCK, width).transpose(0, 2, 1)
+    if n % BLOCK:
+        blocks[whole, :, : n % BLOCK] = words[whole * BLOCK :].T
+    return blocks

@@ -1,0 +1,44 @@
+"""Search in plain NumPy, for comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def random_codes(rng, n, n_bits, alphabet=None):
+    """Codes of random bits; with few different ones, ties abound."""
+    bits = rng.integers(0, 2, (n if alphabet is None else alphabet, n_bits), dtype=np.uint8)
+    codes = np.packbits(bits, axis=1)
+    return codes if alphabet is None else codes[rng.integers(0, alphabet, n)]
+
+
+def distances_of(queries, codes):
+    table = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+    return table[queries[:, None] ^ codes[None]].sum(axis=-1, dtype=np.int64)
+
+
+def nearest(queries, codes, ids, k):
+    """Distances and ids of the k nearest: by distance, then id."""
+    distances = distances_of(queries, codes)
+    columns = min(k, len(codes))
+    order = np.array([np.lexsort((ids, line))[:k] for line in distances], np.int64)
+    order = order.reshape(len(queries), columns)
+    return np.take_along_axis(distances, order, axis=1), ids[order]
+
+
+def within(queries, codes, ids, radius):
+    """For each query, sorted (distance, id) of all codes within a radius."""
+    distances = distances_of(queries, codes)
+    return [
+        sorted((int(d), int(i)) for d, i in zip(line, ids) if d <= radius) for line in distances
+    ]
+
+
+def pairs_within(codes, ids, radius):
+    """Sorted (lower id, higher id, distance) of all pairs within a radius."""
+    distances = distances_of(codes, codes)
+    a, b = np.nonzero(np.triu(distances <= radius, 1))
+    return sorted(
+        (int(min(ids[i], ids[j])), int(max(ids[i], ids[j])), int(distances[i, j]))
+        for i, j in zip(a, b)
+    )

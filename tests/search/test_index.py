@@ -1,0 +1,295 @@
+"""The index beside a brute-force search in plain NumPy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdiffhash import HammingIndex
+from kdiffhash.search import passes
+
+WIDTHS = [1, 7, 8, 9, 64, 100, 128, 192, 256, 509, 512, 520, 1024]
+
+
+@st.composite
+def searches(draw):
+    """An index filled in some way, its codes and ids, and queries."""
+    n_bits = draw(st.sampled_from(WIDTHS))
+    n = draw(st.one_of(st.integers(0, 40), st.integers(41, 2500)))
+    n_queries = draw(st.one_of(st.integers(0, 3), st.sampled_from([15, 16, 70, 130])))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    alphabet = draw(st.sampled_from([None, None, 1, 3, 40]))
+    codes = oracle.random_codes(rng, n, n_bits, alphabet)
+    queries = oracle.random_codes(rng, n_queries, n_bits)
+    if n and n_queries and draw(st.booleans()):
+        queries[0] = codes[-1]
+    how = draw(st.sampled_from(["in order", "with gaps", "shuffled"]))
+    ids = {
+        "in order": np.arange(n),
+        "with gaps": np.sort(rng.choice(10 * n + 10, n, replace=False)) - 5,
+        "shuffled": rng.permutation(10 * n + 10)[:n] - 5,
+    }[how]
+    index = HammingIndex(n_bits=n_bits)
+    edges = [0, *sorted(rng.integers(0, n + 1, draw(st.integers(0, 3)))), n]
+    for a, b in pairwise(edges):
+        index.add(codes[a:b], ids[a:b])
+    if n and draw(st.booleans()):
+        gone = rng.random(n) < draw(st.sampled_from([0.05, 0.5, 0.95]))
+        index.remove(ids[gone])
+        codes, ids = codes[~gone], ids[~gone]
+    return index, codes, ids, queries, rng
+
+
+@given(searches(), st.integers(1, 80), st.sampled_from([1, 2, 3]))
+@settings(max_examples=1500, deadline=None)
+def test_the_nearest_are_those_of_brute_force(search, k, threads):
+    index, codes, ids, queries, _ = search
+    distances, found = index.search(queries, k, threads=threads)
+    expected = oracle.nearest(queries, codes, ids, k)
+    assert len(index) == len(ids)
+    assert distances.shape == found.shape == (len(queries), min(k, len(ids)))
+    np.testing.assert_array_equal(distances, expected[0])
+    np.testing.assert_array_equal(found, expected[1])
+
+
+@given(searches(), st.floats(0, 0.6), st.sampled_from([1, 2]))
+@settings(max_examples=500, deadline=None)
+def test_all_within_a_radius_are_those_of_brute_force(search, share, threads):
+    index, codes, ids, queries, _ = search
+    radius = int(share * index.n_bits)
+    starts, found, distances = index.search_radius(queries, radius, threads=threads)
+    lists = [list(zip(distances[a:b].tolist(), found[a:b].tolist())) for a, b in pairwise(starts)]
+    assert lists == oracle.within(queries, codes, ids, radius)
+    assert starts[-1] == len(found) == len(distances)
+
+
+@given(searches(), st.floats(0, 0.3))
+@settings(max_examples=200, deadline=None)
+def test_pairs_within_a_radius_are_those_of_brute_force(search, share):
+    index, codes, ids, _, _ = search
+    keep = slice(0, 300)
+    index = HammingIndex(codes[keep], ids[keep], n_bits=index.n_bits)
+    radius = int(share * index.n_bits)
+    pairs, distances = index.pairs_within(radius)
+    found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
+    assert found == oracle.pairs_within(codes[keep], ids[keep], radius)
+
+
+@given(searches(), st.floats(0, 1), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_allowed_ids_or_a_mask_restrict_the_search(search, share, as_mask):
+    index, codes, ids, queries, rng = search
+    chosen = rng.random(len(ids)) < share
+    allowed = ids[chosen]
+    if as_mask:
+        order = np.argsort(ids)
+        np.testing.assert_array_equal(index.ids, ids[order])
+        mask = chosen[order]
+        distances, found = index.search(queries, 5, allowed=mask)
+    else:
+        distances, found = index.search(queries, 5, allowed=np.r_[allowed, 10**9].astype(int))
+    expected = oracle.nearest(queries, codes[chosen], allowed, 5)
+    np.testing.assert_array_equal(distances, expected[0])
+    np.testing.assert_array_equal(found, expected[1])
+
+
+@pytest.mark.parametrize("n_bits", [64, 128, 256, 512, 2048, 4096])
+def test_long_lists_of_random_codes(n_bits):
+    rng = np.random.default_rng(n_bits)
+    codes = oracle.random_codes(rng, 9000, n_bits)
+    queries = oracle.random_codes(rng, 33, n_bits)
+    index = HammingIndex(codes)
+    expected = oracle.nearest(queries, codes, np.arange(len(codes)), 12)
+    for some in (slice(0, 1), slice(0, 33)):
+        distances, ids = index.search(queries[some], 12)
+        np.testing.assert_array_equal(distances, expected[0][some])
+        np.testing.assert_array_equal(ids, expected[1][some])
+
+
+def test_distances_are_those_of_faiss():
+    faiss = pytest.importorskip("faiss")
+    rng = np.random.default_rng(1)
+    for n_bits in (64, 128, 256, 512):
+        codes, queries = (oracle.random_codes(rng, n, n_bits) for n in (5000, 50))
+        flat = faiss.IndexBinaryFlat(n_bits)
+        flat.add(codes)
+        np.testing.assert_array_equal(
+            HammingIndex(codes).search(queries, 7)[0], flat.search(queries, 7)[0]
+        )
+
+
+@pytest.mark.parametrize("way", ["lanes", "slices"])
+@pytest.mark.parametrize("n_queries", [1, 20])
+def test_both_ways_find_the_same(way, n_queries, monkeypatch):
+    monkeypatch.setattr(passes, "use_slices", lambda *args: way == "slices")
+    rng = np.random.default_rng(2)
+    codes = oracle.random_codes(rng, 3000, 256, alphabet=900)
+    queries = oracle.random_codes(rng, n_queries, 256)
+    index = HammingIndex(codes)
+    expected = oracle.nearest(queries, codes, np.arange(3000), 9)
+    np.testing.assert_array_equal(index.search(queries, 9)[1], expected[1])
+    starts, ids, distances = index.search_radius(queries, 110)
+    lists = oracle.within(queries, codes, np.arange(3000), 110)
+    assert list(zip(distances.tolist(), ids.tolist())) == [pair for line in lists for pair in line]
+    assert np.diff(starts).tolist() == [len(line) for line in lists]
+
+
+def test_more_hits_than_fit_at_a_time(monkeypatch):
+    monkeypatch.setattr(passes, "_HITS", 100)
+    monkeypatch.setattr(passes, "_GROUP", 64)
+    codes = np.zeros((20_000, 8), np.uint8)
+    index = HammingIndex(codes)
+    for n_queries in (2, 40):
+        starts, ids, distances = index.search_radius(codes[:n_queries], 0, threads=2)
+        assert np.diff(starts).tolist() == [20_000] * n_queries
+        np.testing.assert_array_equal(ids, np.tile(np.arange(20_000), n_queries))
+        assert not distances.any()
+
+
+_GENERIC = """
+import numpy as np
+from kdiffhash import HammingIndex, hamming
+rng = np.random.default_rng(0)
+for n_bits in (64, 100, 256, 512, 1024):
+    codes = np.packbits(rng.integers(0, 2, (700, n_bits), dtype=np.uint8), axis=1)
+    for n_queries in (2, 40):
+        full = hamming(codes[:n_queries, None], codes[None])
+        distances, ids = HammingIndex(codes, n_bits=n_bits).search(codes[:n_queries], 20)
+        order = np.argsort(full, axis=1, kind="stable")[:, :20]
+        assert (ids == order).all(), n_bits
+        assert (distances == np.take_along_axis(full, order, 1)).all(), n_bits
+print("fine")
+"""
+
+
+def test_cpus_without_vector_instructions_find_the_same():
+    env = {**os.environ, "NUMBA_CPU_NAME": "generic"}
+    done = subprocess.run(
+        [sys.executable, "-c", _GENERIC], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "fine\n", done.stderr
+
+
+# -- what is in it ------------------------------------------------------------------------------
+
+
+def test_ids_are_given_kept_and_never_used_twice():
+    index = HammingIndex(np.arange(3, dtype=np.uint8)[:, None])
+    assert index.add(np.array([[7]], np.uint8)).tolist() == [3]
+    index.remove([3])
+    assert index.add(np.array([[8]], np.uint8)).tolist() == [4]
+    assert index.add(np.array([[9], [10]], np.uint8), ids=[100, -5]).tolist() == [100, -5]
+    assert index.add(np.array([[11]], np.uint8)).tolist() == [101]
+    assert index.ids.tolist() == [-5, 0, 1, 2, 4, 100, 101]
+    assert index.get([100, -5, 2]).tolist() == [[9], [10], [2]]
+    assert 4 in index
+    assert 3 not in index
+    assert "x" not in index
+    assert len(index) == 7
+    index.add(np.array([[3]], np.uint8), ids=[3])  # removed ids may come back
+    assert index.get([3]).tolist() == [[3]]
+
+
+def test_empty_indexes_and_no_queries_are_fine():
+    index = HammingIndex(n_bits=64)
+    nothing, query = np.empty((0, 8), np.uint8), np.zeros((2, 8), np.uint8)
+    assert len(index) == 0
+    assert index.search(query, 3)[1].shape == (2, 0)
+    assert index.search_radius(query, 3).starts.tolist() == [0, 0, 0]
+    assert index.pairs_within(3)[0].shape == (0, 2)
+    assert index.add(nothing).shape == (0,)
+    index.add(query)
+    assert index.search(nothing, 3)[0].shape == (0, 2)
+    assert index.search_radius(nothing, 3).starts.tolist() == [0]
+    index.remove([0, 1])
+    assert index.search(query, 3)[1].shape == (2, 0)
+    index.remove([])
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda x: x.add(np.zeros((1, 4), np.uint8)), "64 bits"),
+        (lambda x: x.add(np.zeros((1, 8))), "packed uint8"),
+        (lambda x: x.add(np.zeros(8, np.uint8)), "rows"),
+        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5]), "one for each"),
+        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5, 5]), "twice"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), [0]), "already"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), [0.5]), "whole numbers"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), np.array([2**63], np.uint64)), "64 bits"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), [2**63 - 1]), "below"),
+        (lambda x: x.search(np.zeros((1, 9), np.uint8), 1), "64 bits"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 0), "above zero"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1.5), "whole number"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, allowed=[True]), "one boolean"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, threads=0), "n_jobs"),
+        (lambda x: x.search_radius(np.zeros((1, 8), np.uint8), -1), "zero or more"),
+        (lambda x: x.pairs_within(0.5), "whole number"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.zeros((1, 3)), 2)), "shape"),
+        (
+            lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.full((1, 64), np.nan), 2)),
+            "finite",
+        ),
+        (
+            lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.zeros((1, 64)), 0)),
+            "factor",
+        ),
+        (lambda _: HammingIndex(), "n_bits"),
+        (lambda _: HammingIndex(n_bits=0), "1 to 4096"),
+        (lambda _: HammingIndex(n_bits=4097), "1 to 4096"),
+        (lambda _: HammingIndex(np.full((1, 1), 255, np.uint8), n_bits=5), "beyond"),
+    ],
+)
+def test_bad_input_is_told(call, what):
+    index = HammingIndex(np.zeros((3, 8), np.uint8))
+    with pytest.raises(ValueError, match=what):
+        call(index)
+    assert index.ids.tolist() == [0, 1, 2]
+
+
+def test_ids_that_are_not_there_are_told():
+    index = HammingIndex(np.zeros((3, 8), np.uint8))
+    for call in (index.remove, index.get):
+        with pytest.raises(KeyError, match="among them 7"):
+            call([1, 7])
+    assert len(index) == 3
+
+
+def test_many_small_batches_are_joined():
+    rng = np.random.default_rng(3)
+    codes = oracle.random_codes(rng, 1000, 64)
+    index = HammingIndex(n_bits=64)
+    for code in codes:
+        index.add(code[None])
+    assert len(index._segments) < 12
+    np.testing.assert_array_equal(index.get(np.arange(1000)), codes)
+
+
+# -- re-ranking ---------------------------------------------------------------------------------
+
+
+def test_reranking_orders_by_the_projections_of_differing_bits():
+    rng = np.random.default_rng(4)
+    for n_bits in (10, 64, 130):
+        codes = oracle.random_codes(rng, 300, n_bits)
+        projections = rng.standard_normal((5, n_bits)).astype(np.float32)
+        queries = np.packbits(projections > 0, axis=1)
+        index = HammingIndex(codes, n_bits=n_bits)
+        distances, ids = index.search(queries, 4, rerank=(projections, 10))
+        near = index.search(queries, 40)[1]
+        bits = np.unpackbits(codes, axis=1, count=n_bits).astype(bool)
+        for q in range(5):
+            weights = [
+                (np.abs(projections[q])[bits[i] != (projections[q] > 0)].sum(), i) for i in near[q]
+            ]
+            expected = sorted(weights)[:4]
+            np.testing.assert_allclose(distances[q], [w for w, _ in expected], rtol=1e-5)
+            assert ids[q].tolist() == [i for _, i in expected]
