@@ -19,7 +19,7 @@ from .index_file import MAX_BITS, REMOVED, IndexFile, damage, write_file
 from .segment import Ids, Segment, Words, join, make_segment, n_words, to_codes, to_words
 
 _BATCH = 2**20  # rows of a segment that `save` and `compact` write
-_SMALL = 2**18  # rows up to which segments in memory are joined with smaller ones
+_SMALL = 2**20  # rows up to which a segment in memory is joined with the next
 
 
 class Within(NamedTuple):
@@ -375,8 +375,8 @@ class HammingIndex:
         """Add a segment, joined with others in memory that are not much larger."""
         while (
             self._segments
-            and max(segment.n_rows, self._segments[-1].n_rows) <= _SMALL
-            and self._segments[-1].n_rows <= 2 * segment.n_rows
+            and self._segments[-1].n_rows <= min(2 * segment.n_rows, _SMALL)
+            and not (self._segments[-1].mapped or segment.mapped)
         ):
             joined = join(self._segments.pop(), segment)
             if joined is None:

@@ -134,7 +134,8 @@ class IndexFile:
         if part.kind == LISTED:
             listed, skip = payload[: 8 * part.n].view("<i8"), _padded(8 * part.n)
         shape = (-(-part.n // BLOCK), n_words(self.n_bits), BLOCK)
-        return Segment(payload[skip:].view("<u8").reshape(shape), part.n, part.first_id, listed)
+        blocks = payload[skip:].view("<u8").reshape(shape)
+        return Segment(blocks, part.n, part.first_id, listed, mapped=part.size >= _SMALL)
 
     def read_removed(self, part: Part) -> Ids:
         """The ids of a part that removes them."""
@@ -193,9 +194,7 @@ class IndexFile:
             os.fsync(file)
         except OSError as error:
             _cut(file, start)
-            raise _told(
-                error, f"{self.path}: the batch was not added, the others are intact"
-            ) from None
+            raise _told(error, f"{self.path}: nothing was added, the rest is intact") from None
         new = Slot(sequence, part.end, slot.n_segments + 1, next_id)
         try:
             _write(file, _slot_bytes(new), _PART * (1 + sequence % 2))

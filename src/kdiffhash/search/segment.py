@@ -31,6 +31,8 @@ class Segment:
         The ids, if they have gaps.
     kept : uint8 array of shape (ceil(n_rows / 8),), or None
         A bit for each row that was not removed, the lowest first; None if none was.
+    mapped : bool
+        Whether the blocks lie in a file that is mapped into memory.
     """
 
     blocks: Words
@@ -38,6 +40,7 @@ class Segment:
     first_id: int
     listed: Ids | None = None
     kept: NDArray[np.uint8] | None = None
+    mapped: bool = False
 
     @property
     def n_words(self) -> int:

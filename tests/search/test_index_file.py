@@ -1,0 +1,432 @@
+"""Index files: what was added is there, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+
+from kdiffhash import HammingIndex, IndexFileError
+
+DATA = Path(__file__).parent.parent / "data"
+N_BITS = 24
+
+
+def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and ids of batch `number`: a few, with ids that may be out of order."""
+    rng = np.random.default_rng(number)
+    n = int(rng.integers(1, 9))
+    return oracle.random_codes(rng, n, N_BITS), 100 * number + rng.permutation(n)
+
+
+def steps(path: Path):
+    """Changes of an index, one after the other; yields what it holds after each."""
+    content: dict[int, bytes] = {}
+    with HammingIndex.open(path, "a", n_bits=N_BITS) as index:
+        yield dict(content)
+        for number in range(5):
+            codes, ids = batch(number)
+            index.add(codes, ids)
+            content |= {int(i): bytes(code) for i, code in zip(ids, codes)}
+            yield dict(content)
+            if number == 2:
+                gone = sorted(content)[::3]
+                index.remove(gone)
+                content = {i: code for i, code in content.items() if i not in gone}
+                yield dict(content)
+
+
+def content_of(path: Path) -> dict[int, bytes]:
+    with HammingIndex.open(path) as index:
+        found = {int(i): bytes(index.get([i])[0]) for i in index.ids}
+        if found:
+            code = np.frombuffer(found[min(found)], np.uint8)[None]
+            assert index.search(code, 1)[0][0, 0] == 0
+        return found
+
+
+@pytest.fixture
+def filled(tmp_path) -> tuple[Path, list[dict[int, bytes]]]:
+    path = tmp_path / "codes.index"
+    return path, list(steps(path))
+
+
+def test_what_was_added_is_there_when_the_file_is_opened_again(filled):
+    path, states = filled
+    assert content_of(path) == states[-1]
+    assert HammingIndex.verify(path) == []
+    with HammingIndex.open(path, "a") as index:
+        index.compact()
+        assert {int(i) for i in index.ids} == set(states[-1])
+    assert content_of(path) == states[-1]
+    assert HammingIndex.verify(path) == []
+
+
+def test_saved_and_opened_indexes_find_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    codes = oracle.random_codes(rng, 5000, 100)
+    index = HammingIndex(codes, rng.permutation(9000)[:5000], n_bits=100)
+    index.remove(index.ids[::7])
+    index.save(tmp_path / "x.index")
+    opened = HammingIndex.open(tmp_path / "x.index")
+    for a, b in zip(index.search(codes[:30], 9), opened.search(codes[:30], 9)):
+        np.testing.assert_array_equal(a, b)
+    assert len(opened) == len(index)
+    assert opened.n_bits == 100
+    index.add(codes[:1])
+    index.save(tmp_path / "x.index")  # takes the place of the old one, which stays readable
+    assert len(opened) == len(index) - 1
+    opened.refresh()
+    assert len(opened) == len(index)
+
+
+def test_large_batches_stay_on_disk(tmp_path):
+    rng = np.random.default_rng(1)
+    codes = oracle.random_codes(rng, 300_000, 64)
+    with HammingIndex.open(tmp_path / "x.index", "a", n_bits=64) as index:
+        index.add(codes[:140_000])
+        index.add(codes[140_000:])
+        assert all(segment.mapped for segment in index._segments)
+        expected = HammingIndex(codes).search(codes[:50], 5)
+        for a, b in zip(index.search(codes[:50], 5), expected):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_old_versions_stay_readable():
+    expected = np.load(DATA / "index_v1.npz")
+    with HammingIndex.open(DATA / "index_v1.index") as index:
+        np.testing.assert_array_equal(index.ids, expected["ids"])
+        np.testing.assert_array_equal(index.get(expected["ids"]), expected["codes"])
+        assert index.n_bits == int(expected["n_bits"])
+    assert HammingIndex.verify(DATA / "index_v1.index") == []
+
+
+# -- readers and writers ------------------------------------------------------------------------
+
+
+def test_one_writer_at_a_time_and_readers_go_on(filled):
+    path, states = filled
+    reader = HammingIndex.open(path)
+    with HammingIndex.open(path, "a") as writer:
+        with pytest.raises(OSError, match="another process is changing"):
+            HammingIndex.open(path, "a")
+        with pytest.raises(OSError, match="another process is changing"):
+            writer.save(path)
+        new = writer.add(np.zeros((1, 3), np.uint8))
+        assert len(reader) == len(states[-1])
+        reader.refresh()
+        assert int(new[0]) in reader
+        writer.remove(new)
+        reader.refresh()
+        assert int(new[0]) not in reader
+        writer.compact()
+        assert len(reader) == len(states[-1])
+        reader.refresh()
+        assert reader.search(np.zeros((1, 3), np.uint8), 3)[1].shape == (1, 3)
+    with pytest.raises(ValueError, match="mode='a'"):
+        reader.add(np.zeros((1, 3), np.uint8))
+    with pytest.raises(ValueError, match="closed"):
+        writer.add(np.zeros((1, 3), np.uint8))
+    assert content_of(path) == states[-1]
+
+
+def test_files_that_are_no_index_are_told(tmp_path):
+    path = tmp_path / "x.index"
+    with pytest.raises(FileNotFoundError):
+        HammingIndex.open(path)
+    for content in (b"", b"x" * 5000, np.random.default_rng(0).bytes(9000)):
+        path.write_bytes(content)
+        with pytest.raises(IndexFileError, match="not a kdiffhash index"):
+            HammingIndex.open(path)
+        assert HammingIndex.verify(path)
+        with pytest.raises(IndexFileError):
+            HammingIndex.open(path, "a", n_bits=8)
+        assert path.read_bytes() == content
+    with pytest.raises(ValueError, match="holds codes of 100 bits"):
+        HammingIndex.open(DATA / "index_v1.index", n_bits=64)
+    with pytest.raises(ValueError, match="mode"):
+        HammingIndex.open(path, "w")
+
+
+# -- crashes ------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The machine stops."""
+
+
+class Disk:
+    """Stands between the program and the disk: notes what is written, fails when it is told to."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.log: list[tuple] = []
+        self.calls, self.fail_at, self.fail_after, self.error = 0, None, False, None
+        for name in ("write", "fsync", "replace", "ftruncate"):
+            monkeypatch.setattr(os, name, self._between(name, getattr(os, name)))
+
+    def _between(self, name, real):
+        def call(*args, **kwargs):
+            number, self.calls = self.calls, self.calls + 1
+            failing = self.fail_at is not None and number == self.fail_at
+            if isinstance(self.error, Crash) and self.fail_at is not None and number > self.fail_at:
+                raise self.error  # a machine that has stopped does nothing more
+            if failing and not self.fail_after:
+                raise self.error
+            if name == "write":
+                place = os.lseek(args[0], 0, os.SEEK_CUR)
+                self.log.append(("write", place, bytes(args[1])))
+            elif name == "fsync":
+                self.log.append(("sync",))
+            result = real(*args, **kwargs)
+            if failing:
+                raise self.error
+            return result
+
+        return call
+
+
+def images(start: bytes, log: list[tuple]):
+    """What may be on the disk after each step: synced writes, and some of those since."""
+    synced, waiting = bytearray(start), []
+
+    def apply(content: bytearray, place: int, data: bytes) -> bytearray:
+        content = bytearray(content)
+        content.extend(bytes(max(0, place + len(data) - len(content))))
+        content[place : place + len(data)] = data
+        return content
+
+    for event in log:
+        if event[0] == "sync":
+            for _, place, data in waiting:
+                synced = apply(synced, place, data)
+            waiting = []
+            yield synced
+        elif event[0] == "write":
+            waiting.append(event)
+            everything = synced
+            for _, place, data in waiting:
+                everything = apply(everything, place, data)
+            yield everything
+            place, data = event[1:]
+            yield apply(synced, place, data)  # the last write overtook the others
+            for size in {*range(min(len(data), 80)), *range(0, len(data), 97)}:
+                yield apply(everything, place, data[:size] + bytes(len(data) - size))
+                yield apply(synced, place, data[:size])
+
+
+def test_after_a_crash_at_any_moment_all_committed_batches_are_there(tmp_path, monkeypatch):
+    path, copy = tmp_path / "codes.index", tmp_path / "copy.index"
+    disk = Disk(monkeypatch)
+    changes = steps(path)
+    before = next(changes)
+    n_images = 0
+    for after in iter(lambda: next(changes, None), None):
+        start, log = copy_start(path, disk)
+        for image in images(start, log):
+            copy.write_bytes(image)
+            assert content_of(copy) in (before, after)
+            n_images += 1
+        assert content_of(path) == after
+        before = after
+    assert n_images > 1000
+
+
+def copy_start(path: Path, disk: Disk) -> tuple[bytes, list[tuple]]:
+    """The file before the writes in the log, and the log, which is emptied."""
+    log, disk.log = disk.log, []
+    content = path.read_bytes()
+    if not hasattr(disk, "last"):
+        from kdiffhash.search.index_file import empty_file
+
+        disk.last = empty_file(N_BITS)
+        log = [event for event in log if event[0] == "sync" or event[1] != 0]
+    start, disk.last = disk.last, content
+    return start, log
+
+
+@pytest.mark.parametrize("kind", ["error", "crash"])
+def test_a_failing_disk_loses_nothing(tmp_path, monkeypatch, kind):
+    path = tmp_path / "codes.index"
+    states = list(steps(path))
+    path.unlink()
+    disk = Disk(monkeypatch)
+    list(steps(path))
+    total = disk.calls
+    assert total > 20
+    for fail_after in (False, True):
+        for fail_at in range(total):
+            path.unlink(missing_ok=True)
+            disk.calls, disk.fail_at, disk.fail_after = 0, fail_at, fail_after
+            disk.error = OSError(errno.EIO, "broken") if kind == "error" else Crash()
+            done = []
+            with pytest.raises((OSError, Crash)):
+                done.extend(steps(path))
+            disk.fail_at = None
+            if not done:
+                assert not path.exists() or content_of(path) == {}
+                continue
+            found = content_of(path)
+            assert found in states[len(done) - 1 : len(done) + 1], (fail_at, fail_after)
+            with HammingIndex.open(path, "a") as index:  # and it can be used further
+                index.add(np.zeros((1, 3), np.uint8), [9999])
+            assert content_of(path) == {**found, 9999: b"\0\0\0"}
+
+
+@pytest.mark.parametrize("what", ["save", "compact"])
+def test_a_failing_rewrite_leaves_the_old_file(tmp_path, monkeypatch, what):
+    path = tmp_path / "codes.index"
+    *_, state = steps(path)
+    other = HammingIndex(np.zeros((2, 3), np.uint8))
+    disk, original = Disk(monkeypatch), path.read_bytes()
+
+    def change():
+        if what == "save":
+            other.save(path)
+            return
+        with HammingIndex.open(path, "a") as index:
+            index.compact()
+
+    change()
+    total, after = disk.calls, content_of(path)
+    for fail_after in (False, True):
+        for fail_at in range(total):
+            path.write_bytes(original)
+            disk.calls, disk.fail_at, disk.fail_after = 0, fail_at, fail_after
+            disk.error = OSError(errno.ENOSPC, "No space left on device")
+            with pytest.raises(OSError, match="space"):
+                change()
+            disk.fail_at = None
+            assert content_of(path) in (state, after)
+            assert sorted(p.name for p in tmp_path.iterdir()) in (
+                ["codes.index"],
+                [".codes.index.lock", "codes.index"],
+            )
+
+
+def test_a_file_that_is_cut_in_its_last_batch_has_all_others(filled, tmp_path):
+    path, states = filled
+    content = path.read_bytes()
+    with HammingIndex.open(path) as index:
+        last = index._file.parts[-1]
+    assert last.end == len(content)
+    copy = tmp_path / "copy.index"
+    for size in range(last.start, last.end):
+        copy.write_bytes(content[:size])
+        assert content_of(copy) == states[-2]
+        assert any("cut" in found for found in HammingIndex.verify(copy))
+    with HammingIndex.open(copy, "a") as index:
+        index.add(*batch(4))
+    assert content_of(copy) == states[-1]
+    for size in range(0, last.start, 37):  # more than that is told
+        copy.write_bytes(content[:size])
+        with pytest.raises(IndexFileError):
+            HammingIndex.open(copy)
+
+
+def test_flipped_bytes_are_found_wherever_they_are(filled, tmp_path):
+    path, states = filled
+    content = path.read_bytes()
+    copy = tmp_path / "copy.index"
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        copy.write_bytes(damaged)
+        assert HammingIndex.verify(copy), place
+        try:
+            with HammingIndex.open(copy) as index:
+                index.search(np.zeros((2, 3), np.uint8), 5)
+                opened = set(index.ids.tolist())
+        except IndexFileError:
+            continue
+        if place < 4096:  # the head tells nothing wrong: one slot is enough
+            assert opened == set(states[-1]), place
+
+
+def test_a_full_disk_is_told_and_harms_nothing(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        rng = np.random.default_rng(0)
+        path, expected = folder / "x.index", []
+        with HammingIndex.open(path, "a", n_bits=512) as index:
+
+            def fill():
+                while True:
+                    codes = oracle.random_codes(rng, 100, 512)
+                    index.add(codes)
+                    expected.append(codes)
+
+            with pytest.raises(OSError, match="nothing was added") as caught:
+                fill()
+            assert caught.value.errno == errno.ENOSPC
+            assert len(expected) > 10
+            assert len(index) == 100 * len(expected)
+            index.search(expected[0][:3], 4)
+        with HammingIndex.open(path) as index:
+            np.testing.assert_array_equal(index.get(index.ids), np.concatenate(expected))
+        assert HammingIndex.verify(path) == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+_WRITER = """
+import sys
+import numpy as np
+from kdiffhash import HammingIndex
+with HammingIndex.open(sys.argv[1], "a", n_bits=64) as index:
+    start = len(index)
+    print(start, flush=True)
+    for number in range(start // 50, start // 50 + 100_000):
+        rng = np.random.default_rng(number)
+        index.add(rng.integers(0, 256, (50, 8), dtype=np.uint8))
+        if number % 10 == 9:
+            some = number * 50 + np.arange(10)
+            index.remove(some)
+            index.add(np.zeros((10, 8), np.uint8), some)
+        print(len(index), flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
+    path = tmp_path / "x.index"
+    rng = np.random.default_rng()
+    times = int(os.environ.get("KDIFFHASH_KILLS", "20"))
+    reader = None
+    for _ in range(times):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        committed = int(writer.stdout.readline())
+        reader = reader or HammingIndex.open(path)
+        for _ in range(int(rng.integers(0, 30))):
+            committed = int(writer.stdout.readline())
+            reader.refresh()
+            assert len(reader) >= committed - 10  # ten are exchanged now and then
+            reader.search(np.zeros((3, 8), np.uint8), 5)
+        writer.send_signal(signal.SIGKILL)
+        committed = max([committed, *map(int, writer.stdout.read().split())])
+        writer.wait()
+        assert HammingIndex.verify(path) == []
+        with HammingIndex.open(path) as index:
+            number = len(index) // 50
+            assert len(index) % 50 in (0, 40)
+            assert len(index) >= committed - 10
+            for i in range(max(0, number - 3), number):
+                if i % 10 != 9:
+                    codes = np.random.default_rng(i).integers(0, 256, (50, 8), dtype=np.uint8)
+                    np.testing.assert_array_equal(index.get(50 * i + np.arange(50)), codes)
+            if len(index) % 50:  # the exchange was cut in the middle; finish it
+                with HammingIndex.open(path, "a") as again:
+                    again.add(np.zeros((10, 8), np.uint8), (number) * 50 + np.arange(10))
+    reader.close()

@@ -1,0 +1,80 @@
+"""Multi-index hashing beside brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdiffhash import HammingIndex
+from kdiffhash.search import tables
+from kdiffhash.search.segment import make_segment, to_words
+
+
+@given(
+    st.sampled_from([8, 13, 64, 100, 128, 256]),
+    st.integers(1, 400),
+    st.integers(0, 12),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=300, deadline=None)
+def test_tables_find_the_same_as_brute_force(n_bits, n, radius, n_parts, seed):
+    n_parts = min(n_parts, n_bits // 6)
+    n_parts = max(n_parts, -(-n_bits // 20), 1)
+    if radius // n_parts > 3:
+        radius = 3 * n_parts
+    rng = np.random.default_rng(seed)
+    codes = oracle.random_codes(rng, n, n_bits, alphabet=max(1, n // 2))
+    noise = np.packbits(rng.random((n, n_bits)) < 3 / n_bits, axis=1)
+    codes ^= noise  # near duplicates
+    ids = np.sort(rng.choice(10 * n, n, replace=False))
+    gone = rng.random(n) < 0.1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "choose_parts", lambda *args: n_parts)
+        patch.setattr(tables, "_HITS", 7)
+        index = HammingIndex(codes, ids, n_bits=n_bits)
+        index.remove(ids[gone])
+        codes, ids = codes[~gone], ids[~gone]
+        queries = codes[:20]
+        starts, found, distances = index.search_radius(queries, radius)
+        pairs, between = index.pairs_within(radius)
+    lists = oracle.within(queries, codes, ids, radius)
+    assert list(zip(distances.tolist(), found.tolist())) == [p for line in lists for p in line]
+    assert np.diff(starts).tolist() == [len(line) for line in lists]
+    assert [
+        (a, b, d) for (a, b), d in zip(pairs.tolist(), between.tolist())
+    ] == oracle.pairs_within(codes, ids, radius)
+
+
+def test_tables_are_chosen_for_small_radii_only():
+    rng = np.random.default_rng(0)
+    codes = oracle.random_codes(rng, 2**17, 128)
+    segment = make_segment(to_words(codes, 128), np.arange(len(codes)))
+    assert tables.choose_parts(segment, 2, 128, 100_000) > 0
+    assert tables.choose_parts(segment, 40, 128, 100_000) == 0
+    assert tables.choose_parts(segment, 2, 128, 1) == 0  # making them takes longer than a pass
+
+
+def test_tables_are_not_chosen_where_most_codes_share_their_parts():
+    codes = np.zeros((2**17, 16), np.uint8)
+    codes[:, 0] = np.arange(2**17) % 256
+    segment = make_segment(to_words(codes, 128), np.arange(len(codes)))
+    assert tables.choose_parts(segment, 2, 128, 100_000) == 0
+
+
+def test_the_choice_does_not_change_what_is_found():
+    rng = np.random.default_rng(1)
+    codes = oracle.random_codes(rng, 20_000, 128)
+    copies = codes[:2000] ^ np.packbits(rng.random((2000, 128)) < 0.01, axis=1)
+    index = HammingIndex(np.concatenate([codes, copies]))
+    by_tables = index.pairs_within(4)
+    assert index._segments[0].tables, "tables should pay here"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "choose_parts", lambda *args: 0)
+        by_pass = index.pairs_within(4)
+    np.testing.assert_array_equal(by_tables[0], by_pass[0])
+    np.testing.assert_array_equal(by_tables[1], by_pass[1])
+    assert len(by_pass[0]) > 1900
