@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -118,6 +118,44 @@ def run(
                     stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+_pool_lock = threading.Lock()
+
+
+def _forget_pool() -> None:
+    """In a forked child: the threads of the pool are not there."""
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
+    """Call short tasks that use no BLAS, each on a thread of its own; threads are kept for later.
+
+    The tasks must not call this themselves.
+    """
+    global _pool, _pool_size
+    if len(tasks) > 1:
+        with _pool_lock:
+            if _pool is None or _pool_size < len(tasks) - 1:
+                _pool_size = max(len(tasks) - 1, os.cpu_count() or 1)
+                _pool = ThreadPoolExecutor(_pool_size, thread_name_prefix="kdiffhash")
+            futures = [_pool.submit(task) for task in tasks[1:]]
+    else:
+        futures = []
+    try:
+        for task in tasks[:1]:
+            task()
+    finally:
+        wait(futures)
+    for future in futures:
+        future.result()
 
 
 def run_tiles(

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from . import commands, data
+from . import commands, data, index
 from .study import repeat_options, study
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("train")(commands.train)
 app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(commands.info)
+app.add_typer(index.app, name="index")
 app.add_typer(data.app, name="data")
 app.command("study")(study)
 

@@ -85,7 +85,7 @@ def train(
     from .inputs import pairs_of, read_all
     from .output import show
 
-    _check_writable(out)
+    check_writable(out)
     source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
     if preprocess is InputKind.auto:
@@ -140,7 +140,7 @@ def encode(
 
     if out.suffix != ".npy":
         raise ValueError(f"codes are written as .npy, so --out must end in .npy: {out}")
-    _check_writable(out)
+    check_writable(out)
     hasher = load(model)
     hasher.n_jobs = threads
     if bits is not None:
@@ -253,7 +253,7 @@ def _describe(hasher: Any) -> dict[str, Any]:
     }
 
 
-def _check_writable(out: Path) -> None:
+def check_writable(out: Path) -> None:
     """Say before hours of work that the result could not be written."""
     if not out.parent.is_dir():
         raise ValueError(f"--out: the folder {out.parent} does not exist")

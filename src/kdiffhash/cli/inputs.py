@@ -17,7 +17,7 @@ from ..files import open_npy
 from ..pairs import Pairs, Similar, draw_pairs
 
 Array = NDArray[Any]
-_ROWS = ("X", "descriptors", "embeddings", "x", "arr_0")
+_ROWS = ("X", "descriptors", "embeddings", "codes", "x", "arr_0")
 _LABELS = ("y", "labels", "ids")
 
 

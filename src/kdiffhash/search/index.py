@@ -15,7 +15,7 @@ from .._numba.rerank import weigh_differing
 from ..codes import Codes, check_codes
 from ..parallel import run_tiles
 from . import passes, tables
-from .index_file import MAX_BITS, REMOVED, IndexFile, damage, write_file
+from .index_file import MAX_BITS, REMOVED, VERSION, IndexFile, damage, write_file
 from .segment import Ids, Segment, Words, join, make_segment, n_words, to_codes, to_words
 
 _BATCH = 2**20  # rows of a segment that `save` and `compact` write
@@ -192,6 +192,16 @@ class HammingIndex:
     def __repr__(self) -> str:
         where = "" if self._file is None else f", {str(self._file.path)!r}"
         return f"<HammingIndex of {len(self)} codes of {self.n_bits} bits{where}>"
+
+    def info(self) -> dict[str, Any]:
+        """What the index holds, in numbers."""
+        result: dict[str, Any] = {"codes": len(self), "bits": self.n_bits}
+        if self._file is not None:
+            slot, parts = self._file.slot, self._file.parts
+            rows = sum(part.n for part in parts if part.kind != REMOVED)
+            result |= {"removed": rows - len(self), "batches": slot.n_segments}
+            result |= {"bytes": slot.end, "format": VERSION}
+        return result
 
     @property
     def ids(self) -> NDArray[np.int64]:

@@ -225,7 +225,7 @@ def write_file(
                     new.add_rows(segment, max(next_id, segment.last_id + 1))
             finally:
                 new.close()
-                _lock_path(temporary).unlink(missing_ok=True)
+                lock_path(temporary).unlink(missing_ok=True)
     finally:
         if held is not None:
             held.release()
@@ -429,13 +429,14 @@ def _told(error: OSError, what: str) -> OSError:
     return OSError(error.errno, f"{os.strerror(error.errno or 5)} ({what})")
 
 
-def _lock_path(path: Path) -> Path:
+def lock_path(path: Path) -> Path:
+    """The file beside an index that its writer holds a lock on; it stays, and may be removed."""
     return path.with_name(f".{path.name}.lock")
 
 
 def _lock(path: Path) -> filelock.BaseFileLock:
     path = path.resolve()
-    lock = filelock.FileLock(_lock_path(path))
+    lock = filelock.FileLock(lock_path(path))
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

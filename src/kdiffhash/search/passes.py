@@ -19,7 +19,7 @@ from .._numba.lanes import BLOCK, blocks_at_once
 from .._numba.llvm import has
 from .._numba.scan import Rows, Sink
 from .._numba.slices import SLAB, chunk_entries, chunk_words, n_planes
-from ..parallel import n_threads, run
+from ..parallel import n_threads, run_plain
 from .segment import Ids, Segment, Words
 
 _UNROLLED = 8  # words up to which a query is held in registers
@@ -70,7 +70,7 @@ def nearest(
 
     def collect(starts: range) -> None:
         tasks = [partial(search, start, i) for start in starts for i in range(len(parts))]
-        run(tasks, threads)
+        run_plain(tasks)
         for start in starts:
             best = results.pop((start, 0))
             for i in range(1, len(parts)):
@@ -96,7 +96,8 @@ def _nearest_of(pieces: list[Piece], queries: Words, k: int) -> Nearest:
         found = (np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty(n, np.int64))
         scan.sort_nearest(sink, *found)
         ids = piece.segment.ids_of(np.where(np.arange(k) < found[2][:, None], found[1], 0))
-        best = _merge(best, (found[0], ids, found[2]))
+        new = (found[0], ids, found[2])
+        best = _merge(best, new) if best[2].any() else new
     return best
 
 
@@ -127,7 +128,7 @@ def within_piece(
             places[i] = _pass(parts[i], queries[some], sinks[i], *places[i])
 
         while any(place[0] < part.last for place, part in zip(places, parts)):
-            run([partial(go_on, i, some, places, sinks) for i in range(len(parts))], threads)
+            run_plain([partial(go_on, i, some, places, sinks) for i in range(len(parts))])
             for sink in sinks:
                 size = int(sink.sizes[0])
                 owners, rows = sink.owners[:size] + start, sink.rows[0, :size].copy()

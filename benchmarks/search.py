@@ -1,0 +1,263 @@
+"""Exact Hamming search beside its peers and beside the limits of the machine, in one run.
+
+Cases: a million codes, random and real (encoded from scenes, repeated with noise), the ten nearest
+of 100 queries. FAISS has the best of several settings. `fraction_of_limit` is, for one query alone,
+the share of the speed at which memory can be read, and for more the speed beside that of xor,
+popcount and add on 64-bit words that lie in the first cache; search by bit slices needs fewer
+instructions than that and can be above 1. All times are medians of runs that take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import arguments, interleaved, report
+from numba import njit
+
+from kdiffhash import HammingIndex, KernelLDAHash, load_scene
+from kdiffhash._numba.llvm import popcount
+from kdiffhash.codes import truncate
+from kdiffhash.parallel import run
+
+TRAIN, OTHERS = "herz-jesus-p25", ("boruszyn", "castle-p30", "caliterra")
+BITS = (64, 128, 256, 512)
+FAISS = ((True, 32), (True, 8192), (False, 32), (False, 8192))  # heap or counts, batch
+
+
+# -- data ---------------------------------------------------------------------------------------
+
+
+def random_codes(n: int, n_queries: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return tuple(
+        np.frombuffer(rng.bytes(size * 64), np.uint8).reshape(size, 64) for size in (n, n_queries)
+    )
+
+
+def real_codes(n: int, n_queries: int) -> dict[str, Any] | None:
+    """Codes of scenes, repeated with one bit of 50 flipped; queries are other views."""
+    root = os.environ.get("KDIFFHASH_SCENES")
+    if not root or not Path(root).is_dir():
+        print("KDIFFHASH_SCENES is not set to a folder of scenes: real codes are left out")
+        return None
+    train = load_scene(TRAIN)
+    hasher = KernelLDAHash(512, preprocess="hellinger", random_state=0)
+    hasher.fit(train.descriptors, train.points, groups=train.photos)
+    scenes = [load_scene(name) for name in OTHERS]
+    rows = np.concatenate([scene.descriptors for scene in scenes])
+    codes = hasher.transform(rows)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(codes))
+    queries = order[:n_queries]
+    base = codes[order[n_queries:]]
+    out = np.empty((n, 64), np.uint8)
+    for start in range(0, n, len(base)):
+        some = base[: n - start]
+        out[start : start + len(some)] = some
+        if start:
+            for i in range(0, len(some), 10_000):
+                part = out[start + i : start + min(i + 10_000, len(some))]
+                part ^= np.packbits(rng.random((len(part), 512)) < 0.02, axis=1)
+    return {"hasher": hasher, "rows": rows, "order": order, "base": base, "codes": out,
+            "queries": codes[queries]}  # fmt: skip
+
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def read_all(words):
+    total = np.uint64(0)
+    for i in range(len(words)):
+        total += words[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def count_again(words, query, times):
+    total = np.uint64(0)
+    for _ in range(times):
+        for i in range(len(words)):
+            total += popcount(words[i] ^ query)
+        query += np.uint64(1)
+    return total
+
+
+def read_seconds(words: np.ndarray, threads: int) -> None:
+    parts = np.array_split(words, threads)
+    run([partial(read_all, part) for part in parts], threads)
+
+
+def popcounts_per_s(threads: int) -> float:
+    words, times = np.arange(2048, dtype=np.uint64), 20_000
+    count_again(words, np.uint64(1), 1)
+    best = np.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        run([partial(count_again, words.copy(), np.uint64(1), times)] * threads, threads)
+        best = min(best, time.perf_counter() - start)
+    return threads * times * len(words) / best
+
+
+# -- cases --------------------------------------------------------------------------------------
+
+
+def measure(
+    data: str,
+    codes: np.ndarray,
+    queries: np.ndarray,
+    n_bits: int,
+    k: int,
+    threads: int,
+    repeats: int,
+    peers: bool = False,
+) -> dict[str, Any]:
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    codes, queries = truncate(codes, n_bits), truncate(queries, n_bits)
+    index, flat = HammingIndex(codes), faiss.IndexBinaryFlat(n_bits)
+    flat.add(codes)
+
+    def by_faiss(heap: bool, batch: int) -> Any:
+        flat.use_heap, flat.query_batch_size = heap, batch
+        return flat.search(queries, k)
+
+    ours = partial(index.search, queries, k, threads=threads)
+    np.testing.assert_array_equal(ours()[0], by_faiss(*FAISS[0])[0])  # compiles, too
+    functions: dict[str, Any] = {"kdiffhash": ours}
+    for setting in FAISS if len(queries) <= 100 else FAISS[1:2]:
+        functions[f"faiss {setting}"] = partial(by_faiss, *setting)
+    words = np.frombuffer(codes, np.uint64)
+    if len(queries) == 1:
+        read_all(words)
+        functions["read"] = partial(read_seconds, words, threads)
+    seconds = interleaved(functions, repeats)
+    mine = seconds["kdiffhash"]
+    n_words = n_bits // 64
+    limit = (
+        seconds["read"]
+        if len(queries) == 1
+        else len(queries) * len(codes) * n_words / popcounts_per_s(threads)
+    )
+    case = {
+        "n_bits": n_bits,
+        "n": len(codes),
+        "k": k,
+        "batch": len(queries),
+        "threads": threads,
+        "data": data,
+        "ratio_to_faiss": min(v for name, v in seconds.items() if name[:5] == "faiss") / mine,
+        "fraction_of_limit": limit / mine,
+        "queries_per_s": len(queries) / mine,
+        "ns_per_comparison": 1e9 * mine / len(queries) / len(codes),
+    }
+    if peers:
+        case |= {f"ratio_to_{name}": s / mine for name, s in peer_seconds(codes, queries, k).items()}
+    print(f"  {n_bits} bits, {data}, batch {len(queries)}, k {k}, threads {threads}, n {len(codes)}: "
+          f"{case['ratio_to_faiss']:.2f} x FAISS, {case['fraction_of_limit']:.2f} of the limit",
+          flush=True)  # fmt: skip
+    return case
+
+
+def peer_seconds(codes: np.ndarray, queries: np.ndarray, k: int) -> dict[str, float]:
+    """One thread each; NumPy and OpenCV with a tenth of the codes, times ten."""
+    import cv2
+    import usearch.index
+
+    cv2.setNumThreads(1)
+    matcher, part = cv2.BFMatcher(cv2.NORM_HAMMING), codes[: len(codes) // 10]
+    words, wanted = np.frombuffer(part, np.uint64).reshape(len(part), -1), queries.view(np.uint64)
+
+    def by_numpy() -> None:
+        for query in wanted:
+            distances = np.bitwise_count(words ^ query).sum(axis=1, dtype=np.uint16)
+            best = np.argpartition(distances, k)[:k]
+            best[np.argsort(distances[best])]
+
+    def by_usearch() -> None:
+        usearch.index.search(
+            part, queries, k, usearch.index.MetricKind.Hamming, exact=True, threads=1
+        )
+
+    functions = {
+        "opencv": lambda: matcher.knnMatch(queries, part, k),
+        "numpy": by_numpy,
+        "usearch": by_usearch,
+    }
+    return {name: 10 * value for name, value in interleaved(functions, 3).items()}
+
+
+def recall(real: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many of the float descriptors' ten nearest are found, without and with re-ranking."""
+    hasher, rows, order = real["hasher"], real["rows"], real["order"]
+    n = len(order) - len(real["base"])
+    some, others = rows[order[: min(n, 1000)]], rows[order[n:]]
+    a, b = (np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1)) for x in (
+        some.astype(np.float32), others.astype(np.float32)))  # fmt: skip
+    exact = np.argpartition(-(a @ b.T), 10, axis=1)[:, :10]
+    projections = hasher.project(some)
+    out = []
+    for n_bits in BITS:
+        index = HammingIndex(truncate(real["base"], n_bits))
+        queries = truncate(real["queries"][: len(some)], n_bits)
+        rows_of = [index.search(queries, 10)[1]]
+        for factor in (10, 100):
+            rows_of.append(index.search(queries, 10, rerank=(projections[:, :n_bits], factor))[1])
+        plain, ten, hundred = (
+            float(np.mean([len(set(x) & set(y)) / 10 for x, y in zip(exact, found)]))
+            for found in rows_of
+        )
+        out.append({"n_bits": n_bits, "recall_at_10": plain, "reranked_10": ten,
+                    "reranked_100": hundred, "recovered_10": (ten - plain) / (1 - plain)})  # fmt: skip
+        print(f"  recall of float neighbours, {n_bits} bits: {plain:.3f}, re-ranked {ten:.3f}")
+    return out
+
+
+def main() -> None:
+    options = arguments(__doc__, n=1_000_000, large=10_000_000, repeats=9)
+    cases = []
+    codes, queries = random_codes(options.n, 10_000)
+    real = real_codes(options.n, 10_000)
+    sets = {"random": (codes, queries)}
+    if real:
+        sets["real"] = (real["codes"], real["queries"])
+    for data, (database, asked) in sets.items():
+        for n_bits in BITS:
+            for threads in (1, 2):
+                one = partial(measure, data, database, n_bits=n_bits, k=10, threads=threads)
+                cases.append(one(queries=asked[:100], repeats=options.repeats,
+                                 peers=threads == 1))  # fmt: skip
+                cases.append(one(queries=asked[:1], repeats=3 * options.repeats))
+            cases.append(one(queries=asked, repeats=3))
+    early = []
+    for data, (database, asked) in sets.items():
+        for k in (1, 2):
+            early.append(measure(data, database, asked[:100], 512, k, 1, options.repeats))
+    large, asked = random_codes(options.large, 100)
+    growth = []
+    for n_bits in BITS:
+        case = measure("random", large, asked, n_bits, 10, 1, 3)
+        same = next(c for c in cases if c["n_bits"] == n_bits and c["batch"] == 100
+                    and c["threads"] == 1 and c["data"] == "random")  # fmt: skip
+        growth.append({"n_bits": n_bits, "n": options.large,
+                       "ratio": case["ns_per_comparison"] / same["ns_per_comparison"]})  # fmt: skip
+    result = {
+        "cases": cases,
+        "early_stop": early,
+        "growth": growth,
+        "recall": recall(real) if real else [],
+        "limits": {
+            "popcounts_per_s": {str(t): popcounts_per_s(t) for t in (1, 2)},
+        },
+    }
+    report("search", result, options)
+
+
+if __name__ == "__main__":
+    main()

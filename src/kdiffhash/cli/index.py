@@ -1,0 +1,340 @@
+"""`kdiffhash index`: keep codes in a file and search them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Json, Threads
+
+app = typer.Typer(
+    help="Keep codes in an index file and search them exactly by Hamming distance.",
+    no_args_is_help=True,
+)
+
+_BATCH = 2**20  # codes that are added at a time
+_QUERIES = 2**14  # queries that are searched at a time
+
+IndexArgument = Annotated[Path, typer.Argument(help="Index file.", metavar="INDEX")]
+CodesArgument = Annotated[
+    list[Path], typer.Argument(help="Codes: .npy or .npz, uint8 rows.", metavar="CODES...")
+]
+QueriesArgument = Annotated[Path, typer.Argument(help="Codes to search for: .npy or .npz.")]
+IdsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--ids", help=".npy with an id for each code; one for each file of codes."),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write what is found.")]
+Radius = Annotated[int, typer.Option("--radius", "-r", min=0, help="Greatest distance.")]
+
+
+@app.command()
+def build(
+    codes: CodesArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The index file to write.")],
+    bits: Annotated[
+        int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
+    ] = None,
+    ids: IdsOption = None,
+    as_json: Json = False,
+) -> None:
+    """Make an index file from codes; it appears when all of them are in it."""
+    from .. import HammingIndex
+    from ..files import replacing
+    from ..search.index_file import lock_path
+    from .commands import check_writable
+    from .output import show
+
+    check_writable(out)
+    if out.exists():
+        raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
+    start = time.perf_counter()
+    n_bits = bits or 8 * _width(codes[0])
+    with replacing(out) as temporary:
+        try:
+            with HammingIndex.open(temporary, "a", n_bits=n_bits) as index:
+                n = _add_all(index, codes, ids, as_json)
+        finally:
+            lock_path(temporary).unlink(missing_ok=True)
+    seconds = time.perf_counter() - start
+    result = {"index": str(out), "codes": n, "bits": n_bits, "seconds": round(seconds, 2)}
+    show(result, as_json)
+
+
+@app.command()
+def add(
+    path: IndexArgument, codes: CodesArgument, ids: IdsOption = None, as_json: Json = False
+) -> None:
+    """Add codes to an index, in batches that are there for good or not at all."""
+    from .. import HammingIndex
+    from .output import show
+
+    with HammingIndex.open(path, "a") as index:
+        n = _add_all(index, codes, ids, as_json)
+        show({"index": str(path), "added": n, "codes": len(index)}, as_json)
+
+
+@app.command()
+def search(
+    path: IndexArgument,
+    queries: QueriesArgument,
+    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,
+    out: Out = None,
+    allowed: Annotated[
+        Path | None, typer.Option(help=".npy with the ids among which to search.")
+    ] = None,
+    rerank: Annotated[
+        Path | None, typer.Option(help=".npy with the queries' real projections, to re-rank by.")
+    ] = None,
+    factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
+    import numpy as np
+
+    from .. import HammingIndex
+    from ..files import open_npy
+
+    _check_out(out)
+    chosen = None if allowed is None else open_npy(allowed)
+    projections = None if rerank is None else open_npy(rerank)
+    found: list[tuple[Any, Any]] = []
+    done = 0
+    with HammingIndex.open(path) as index:
+        for block in _blocks(queries, _QUERIES, "searching", as_json):
+            some = None
+            if projections is not None:
+                some = (projections[done : done + len(block)], factor)
+            found.append(index.search(block, k, allowed=chosen, rerank=some, threads=threads))
+            done += len(block)
+        n_codes = len(index)
+    ids = np.concatenate([np.empty((0, 0), np.int64), *(ids for _, ids in found)], axis=None)
+    distances = np.concatenate([np.empty(0, np.int32), *(d for d, _ in found)], axis=None)
+    arrays = {name: x.reshape(done, -1) for name, x in (("ids", ids), ("distances", distances))}
+
+    def row(q: int) -> dict[str, Any]:
+        return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
+
+    summary = {"index": str(path), "codes": n_codes, "queries": done}
+    _tell(summary, arrays, row, done, out, as_json)
+
+
+@app.command()
+def radius(
+    path: IndexArgument,
+    queries: QueriesArgument,
+    radius: Radius,
+    out: Out = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Find all codes within a distance of each query: starts, ids and distances, as .npz."""
+    import numpy as np
+
+    from .. import HammingIndex
+
+    _check_out(out, (".npz",))
+    starts = [np.zeros(1, np.int64)]
+    ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    with HammingIndex.open(path) as index:
+        for block in _blocks(queries, _QUERIES, "searching", as_json):
+            found = index.search_radius(block, radius, threads=threads)
+            starts.append(found.starts[1:] + starts[-1][-1])
+            ids.append(found.ids)
+            distances.append(found.distances)
+    edges = np.concatenate(starts)
+    arrays: dict[str, Any] = {"ids": np.concatenate(ids), "distances": np.concatenate(distances)}
+
+    def row(q: int) -> dict[str, Any]:
+        some = slice(edges[q], edges[q + 1])
+        return {"query": q, **{name: array[some].tolist() for name, array in arrays.items()}}
+
+    n = len(edges) - 1
+    summary = {"index": str(path), "radius": radius, "queries": n, "found": int(edges[-1])}
+    _tell(summary, {"starts": edges, **arrays}, row, n, out, as_json)
+
+
+@app.command()
+def duplicates(
+    path: IndexArgument,
+    radius: Radius = 0,
+    out: Out = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Find all pairs of codes within a distance of each other."""
+    from .. import HammingIndex
+    from ..progress import waiting
+
+    _check_out(out)
+    with HammingIndex.open(path) as index, waiting("comparing", as_json):
+        pairs, distances = index.pairs_within(radius, threads=threads)
+        n_codes = len(index)
+
+    def row(i: int) -> dict[str, Any]:
+        a, b = pairs[i].tolist()
+        return {"a": a, "b": b, "distance": int(distances[i])}
+
+    summary = {"index": str(path), "codes": n_codes, "radius": radius, "pairs": len(pairs)}
+    arrays = {"pairs": pairs, "distances": distances}
+    _tell(summary, arrays, row, len(pairs), out, as_json)
+
+
+@app.command()
+def remove(
+    path: IndexArgument,
+    ids: Annotated[list[str], typer.Argument(help="Ids, or .npy files of ids.")],
+    as_json: Json = False,
+) -> None:
+    """Remove codes by their ids; `compact` gives their room back."""
+    import numpy as np
+
+    from .. import HammingIndex
+    from ..files import open_npy
+    from .output import show
+
+    chosen = []
+    for value in ids:
+        if value.endswith(".npy"):
+            chosen.append(np.asarray(open_npy(Path(value))))
+        elif value.lstrip("-").isdigit():
+            chosen.append(np.array([int(value)]))
+        else:
+            raise ValueError(f"{value} is neither an id (a whole number) nor an .npy file of ids")
+    with HammingIndex.open(path, "a") as index:
+        before = len(index)
+        try:
+            index.remove(np.concatenate(chosen))
+        except KeyError as error:
+            raise ValueError(error.args[0]) from None
+        show({"index": str(path), "removed": before - len(index), "codes": len(index)}, as_json)
+
+
+@app.command()
+def compact(path: IndexArgument, as_json: Json = False) -> None:
+    """Drop removed codes from the file and join small batches."""
+    from .. import HammingIndex
+    from ..progress import waiting
+    from .output import show
+
+    before = path.stat().st_size
+    with HammingIndex.open(path, "a") as index, waiting("writing", as_json):
+        index.compact()
+        n = len(index)
+    result = {"index": str(path), "codes": n, "bytes_before": before, "bytes": path.stat().st_size}
+    show(result, as_json)
+
+
+@app.command()
+def verify(path: IndexArgument, as_json: Json = False) -> None:
+    """Read every byte of the file; fails if something is damaged."""
+    from .. import HammingIndex
+    from ..progress import waiting
+    from .output import show
+
+    with waiting("reading", as_json):
+        found = HammingIndex.verify(path)
+    show({"index": str(path), "damage": found if as_json else "; ".join(found) or "none"}, as_json)
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command()
+def info(path: IndexArgument, as_json: Json = False) -> None:
+    """Tell what an index file holds."""
+    from .. import HammingIndex
+    from .output import show
+
+    with HammingIndex.open(path) as index:
+        show({"index": str(path), **index.info()}, as_json)
+
+
+def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool) -> int:
+    from ..files import open_npy
+
+    if ids is not None and len(ids) != len(codes):
+        raise ValueError(f"{len(codes)} files of codes came with {len(ids)} files of ids")
+    total = 0
+    for number, path in enumerate(codes):
+        chosen = None if ids is None else open_npy(ids[number])
+        done = 0
+        for block in _blocks(path, _BATCH, f"adding {path.name}", quiet):
+            some = None if chosen is None else chosen[done : done + len(block)]
+            try:
+                index.add(block, some)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+            done += len(block)
+        if chosen is not None and len(chosen) != done:
+            raise ValueError(f"{path} has {done} codes, but there are {len(chosen)} ids for them")
+        total += done
+    return total
+
+
+def _width(path: Path) -> int:
+    """Bytes of the codes in a file."""
+    _, blocks = _open(path, 1)
+    first = next(blocks, None)
+    if first is None:
+        raise ValueError(f"{path} holds no codes; say with --bits how long they are to be")
+    return int(first.shape[1])
+
+
+def _open(path: Path, block: int) -> tuple[int, Iterator[Any]]:
+    from .inputs import iter_rows
+
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(f"{path}: codes are read from .npy or .npz (see `kdiffhash encode`)")
+    return iter_rows(path, block, "")
+
+
+def _blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]:
+    from ..progress import progress
+
+    n, blocks = _open(path, block)
+    with progress(n, what, quiet) as advance:
+        for some in blocks:
+            yield some
+            advance(len(some))
+
+
+def _check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:
+    from .commands import check_writable
+
+    if out is not None:
+        if out.suffix not in kinds:
+            raise ValueError(f"--out must end in {' or '.join(kinds)}: {out}")
+        check_writable(out)
+
+
+def _tell(
+    summary: dict[str, Any],
+    arrays: dict[str, Any],
+    row: Callable[[int], dict[str, Any]],
+    n_rows: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write what was found (.npz; the first array alone as .npy), or print it row by row."""
+    import numpy as np
+
+    from ..files import replacing
+    from .output import show
+
+    if out is None:
+        shown = n_rows if as_json else min(n_rows, 20)
+        if shown < n_rows:
+            summary = {**summary, "shown": f"the first {shown}; --out FILE.npz writes all"}
+        show({**summary, "rows": [row(i) for i in range(shown)]}, as_json)
+        return
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        if out.suffix == ".npz":
+            np.savez(file, **arrays)
+        else:
+            np.save(file, next(iter(arrays.values())))
+    show({**summary, "written": str(out)}, as_json)

@@ -1,0 +1,133 @@
+"""`kdiffhash index`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kdiffhash import HammingIndex
+
+
+def run(*arguments, fail=False):
+    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()", "index"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    if fail:
+        assert done.returncode != 0, done.stdout
+        assert "Traceback" not in done.stderr
+        return done.stderr + done.stdout
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (300, 8), dtype=np.uint8)
+    codes[200] = codes[7]
+    np.save(tmp_path / "codes.npy", codes)
+    np.savez_compressed(tmp_path / "more.npz", codes=codes[:20] ^ np.uint8(1))
+    np.save(tmp_path / "ids.npy", 1000 + np.arange(20))
+    np.save(tmp_path / "queries.npy", codes[5:9])
+    run("build", tmp_path / "codes.npy", "-o", tmp_path / "x.index")
+    return tmp_path
+
+
+def test_the_whole_road(folder):
+    codes, path = np.load(folder / "codes.npy"), folder / "x.index"
+    queries = folder / "queries.npy"
+    index = HammingIndex(codes)
+    told = run("search", path, queries, "-k", 3, "--json")
+    distances, ids = index.search(codes[5:9], 3)
+    assert [row["ids"] for row in told["rows"]] == ids.tolist()
+    assert [row["distances"] for row in told["rows"]] == distances.tolist()
+
+    assert run("add", path, folder / "more.npz", "--ids", folder / "ids.npy", "--json") == {
+        "index": str(path),
+        "added": 20,
+        "codes": 320,
+    }
+    index.add(codes[:20] ^ np.uint8(1), 1000 + np.arange(20))
+    told = run("search", path, queries, "-k", 4, "-o", folder / "found.npz", "--json")
+    assert told["written"] == str(folder / "found.npz")
+    found = np.load(folder / "found.npz")
+    np.testing.assert_array_equal(found["ids"], index.search(codes[5:9], 4)[1])
+    np.testing.assert_array_equal(found["distances"], index.search(codes[5:9], 4)[0])
+    run("search", path, queries, "-o", folder / "found.npy")
+    np.testing.assert_array_equal(np.load(folder / "found.npy"), index.search(codes[5:9], 10)[1])
+
+    np.save(folder / "some.npy", np.arange(100))
+    told = run("search", path, queries, "-k", 1, "--allowed", folder / "some.npy", "--json")
+    assert [row["ids"] for row in told["rows"]] == [[5], [6], [7], [8]]
+
+    told = run("radius", path, queries, "-r", 9, "--json")
+    within = index.search_radius(codes[5:9], 9)
+    assert [i for row in told["rows"] for i in row["ids"]] == within.ids.tolist()
+    run("radius", path, queries, "-r", 9, "-o", folder / "near.npz")
+    np.testing.assert_array_equal(np.load(folder / "near.npz")["starts"], within.starts)
+
+    told = run("duplicates", path, "--json")
+    assert told["rows"] == [{"a": 7, "b": 200, "distance": 0}]
+    assert run("duplicates", path, "-r", 8, "--json")["pairs"] == len(index.pairs_within(8)[0])
+
+    assert run("remove", path, 7, folder / "ids.npy", "--json")["removed"] == 21
+    told = run("info", path, "--json")
+    assert (told["codes"], told["removed"], told["bits"]) == (299, 21, 64)
+    size = path.stat().st_size
+    told = run("compact", path, "--json")
+    assert (told["codes"], told["bytes_before"]) == (299, size)
+    assert run("info", path, "--json")["removed"] == 0
+    assert run("verify", path, "--json")["damage"] == []
+    assert "299" in run("info", path)
+    assert run("search", path, queries, "-k", 1)
+
+
+def test_reranking_on_the_command_line(folder):
+    rng = np.random.default_rng(1)
+    projections = rng.standard_normal((30, 64)).astype(np.float32)
+    np.save(folder / "p.npy", projections)
+    np.save(folder / "q.npy", np.packbits(projections > 0, axis=1))
+    told = run(
+        "search", folder / "x.index", folder / "q.npy", "--rerank", folder / "p.npy", "--json"
+    )
+    expected = HammingIndex(np.load(folder / "codes.npy")).search(
+        np.load(folder / "q.npy"), 10, rerank=(projections, 10)
+    )
+    assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
+
+
+def test_damage_is_found_and_fails(folder):
+    path = folder / "x.index"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert "checksum" in run("verify", path, fail=True)
+
+
+def test_what_goes_wrong_is_said(folder):
+    path, codes = folder / "x.index", folder / "codes.npy"
+    before = path.read_bytes()
+    np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
+    np.save(folder / "floats.npy", np.zeros((3, 8)))
+    (folder / "cut.npy").write_bytes(codes.read_bytes()[:500])
+    assert "index add" in run("build", codes, "-o", path, fail=True)
+    assert "64 bits" in run("add", path, folder / "narrow.npy", fail=True)
+    assert "uint8" in run("add", path, folder / "floats.npy", fail=True)
+    assert "cut.npy" in run("add", path, folder / "cut.npy", fail=True)
+    assert "nothing.npy" in run("add", path, codes, "--ids", folder / "nothing.npy", fail=True)
+    assert "ids" in run("add", path, codes, "--ids", folder / "ids.npy", fail=True)
+    assert "whole number" in run("remove", path, "seven", fail=True)
+    assert "4711" in run("remove", path, 4711, fail=True)
+    assert "not a kdiffhash index" in run("search", codes, codes, fail=True)
+    assert "No such file" in run("info", folder / "nothing.index", fail=True)
+    assert ".npz" in run("radius", path, codes, "-r", 1, "-o", folder / "x.npy", fail=True)
+    assert ".npy or .npz" in run("build", folder, "-o", folder / "y.index", fail=True)
+    both = (codes, folder / "narrow.npy")
+    assert "64 bits" in run("build", *both, "-o", folder / "y.index", fail=True)
+    assert path.read_bytes() == before
+    assert not [p for p in folder.iterdir() if ".part" in p.name or p.name == "y.index"]
