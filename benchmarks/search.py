@@ -63,8 +63,10 @@ def real_codes(n: int, n_queries: int) -> dict[str, Any] | None:
             for i in range(0, len(some), 10_000):
                 part = out[start + i : start + min(i + 10_000, len(some))]
                 part ^= np.packbits(rng.random((len(part), 512)) < 0.02, axis=1)
-    return {"hasher": hasher, "rows": rows, "order": order, "base": base, "codes": out,
-            "queries": codes[queries]}  # fmt: skip
+    points = np.concatenate([scene.points + 10**6 * i for i, scene in enumerate(scenes)])
+    points = np.unique(points, return_inverse=True)[1]
+    return {"hasher": hasher, "rows": rows, "points": points, "order": order, "base": base,
+            "codes": out, "queries": codes[queries]}  # fmt: skip
 
 
 # -- the machine --------------------------------------------------------------------------------
@@ -158,9 +160,10 @@ def measure(
         "ns_per_comparison": 1e9 * mine / len(queries) / len(codes),
     }
     if peers:
-        case |= {f"ratio_to_{name}": s / mine for name, s in peer_seconds(codes, queries, k).items()}
-    print(f"  {n_bits} bits, {data}, batch {len(queries)}, k {k}, threads {threads}, n {len(codes)}: "
-          f"{case['ratio_to_faiss']:.2f} x FAISS, {case['fraction_of_limit']:.2f} of the limit",
+        times = peer_seconds(codes, queries, k)
+        case |= {f"ratio_to_{name}": value / mine for name, value in times.items()}
+    told = ("n_bits", "data", "batch", "k", "threads", "n", "ratio_to_faiss", "fraction_of_limit")
+    print("  " + ", ".join(f"{name} {case[name]:.4g}" if name != "data" else data for name in told),
           flush=True)  # fmt: skip
     return case
 
@@ -194,28 +197,40 @@ def peer_seconds(codes: np.ndarray, queries: np.ndarray, k: int) -> dict[str, fl
 
 
 def recall(real: dict[str, Any]) -> list[dict[str, Any]]:
-    """How many of the float descriptors' ten nearest are found, without and with re-ranking."""
-    hasher, rows, order = real["hasher"], real["rows"], real["order"]
+    """Share of a descriptor's other views among its ten nearest (of ten, if there are more).
+
+    By the real projections (before they become bits), by Hamming distance, and re-ranked.
+    """
+    hasher, rows, points, order = (real[name] for name in ("hasher", "rows", "points", "order"))
     n = len(order) - len(real["base"])
-    some, others = rows[order[: min(n, 1000)]], rows[order[n:]]
-    a, b = (np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1)) for x in (
-        some.astype(np.float32), others.astype(np.float32)))  # fmt: skip
-    exact = np.argpartition(-(a @ b.T), 10, axis=1)[:, :10]
-    projections = hasher.project(some)
-    out = []
+    asked, others = order[:2000], order[n:]
+    number = np.bincount(points[others], minlength=points.max() + 1)[points[asked]]
+    seen = number > 0
+
+    def share(ids: np.ndarray) -> float:
+        same = (points[others][ids] == points[asked][:, None]).sum(axis=1)
+        return float(np.mean(same[seen] / np.minimum(number[seen], 10)))
+
+    def nearest_floats(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.argpartition((b**2).sum(axis=1) - 2 * a @ b.T, 10, axis=1)[:, :10]
+
+    some, rest = hasher.project(rows[asked]), hasher.project(rows[others])
+    roots = [np.sqrt(rows[i] / rows[i].sum(axis=1, keepdims=True, dtype=np.float32))
+             for i in (asked, others)]  # fmt: skip
+    out = [{"n_bits": None, "of": "RootSIFT", "float": share(nearest_floats(*roots))}]
     for n_bits in BITS:
         index = HammingIndex(truncate(real["base"], n_bits))
-        queries = truncate(real["queries"][: len(some)], n_bits)
-        rows_of = [index.search(queries, 10)[1]]
-        for factor in (10, 100):
-            rows_of.append(index.search(queries, 10, rerank=(projections[:, :n_bits], factor))[1])
-        plain, ten, hundred = (
-            float(np.mean([len(set(x) & set(y)) / 10 for x, y in zip(exact, found)]))
-            for found in rows_of
-        )
-        out.append({"n_bits": n_bits, "recall_at_10": plain, "reranked_10": ten,
-                    "reranked_100": hundred, "recovered_10": (ten - plain) / (1 - plain)})  # fmt: skip
-        print(f"  recall of float neighbours, {n_bits} bits: {plain:.3f}, re-ranked {ten:.3f}")
+        queries = truncate(real["queries"][: len(asked)], n_bits)
+        row = {
+            "n_bits": n_bits,
+            "of": "projections",
+            "float": share(nearest_floats(some[:, :n_bits], rest[:, :n_bits])),
+            "hash": share(index.search(queries, 10)[1]),
+            "reranked": share(index.search(queries, 10, rerank=(some[:, :n_bits], 10))[1]),
+        }
+        row["recovered"] = (row["reranked"] - row["hash"]) / (row["float"] - row["hash"])
+        print("  recall", row, flush=True)
+        out.append(row)
     return out
 
 

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .llvm import WORD, Memory, broadcast, call, has, popcount, prefetch
+from .llvm import WORD, Memory, broadcast, call, has, prefetch
 
 BLOCK = 8  # codes of a block, lanes of a vector
 _VECTOR = ir.VectorType(WORD, BLOCK)
@@ -173,14 +173,3 @@ def find_block(
         block += step
         start += step * size
     return stop, np.uint64(0)
-
-
-@njit(cache=True, nogil=True, boundscheck=False)
-def distance(
-    blocks: NDArray[np.uint64], row: int, queries: NDArray[np.uint64], query: int, n_words: int
-) -> np.int64:
-    """Hamming distance of one code to one query."""
-    start, total = row // BLOCK * n_words * BLOCK + row % BLOCK, np.uint64(0)
-    for j in range(n_words):
-        total += popcount(blocks[start + BLOCK * j] ^ queries[query * n_words + j])
-    return np.int64(total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import llvmlite.binding
@@ -13,6 +14,7 @@ from numba.extending import intrinsic
 WORD = ir.IntType(64)
 
 
+@cache
 def has(feature: str) -> bool:
     """Whether the code is compiled for a CPU that has an instruction set, by LLVM's name for it."""
     if config.CPU_NAME:  # chosen by hand, as NUMBA_CPU_NAME=generic

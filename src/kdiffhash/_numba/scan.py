@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lanes import BLOCK, distance, find_block
-from .llvm import lowest_one, prefetch
+from .lanes import BLOCK, find_block
+from .llvm import lowest_one, popcount, prefetch
 from .slices import ENTRY, LANES, SLAB, find_below, find_cases, find_starts, tabulate_slab
 
 _TILE = 16384  # bytes of codes that one query after the other is compared with
@@ -71,14 +71,15 @@ def by_lanes(
     if n_queries == 1 and sink.k > 0:
         tile = end
     block, first_query = start // BLOCK, start_query
+    near = np.empty(64, np.int64)
     while block < end:
         stop = min(block + tile, end)
         whole = block + (stop - block) // step * step
         for q in range(first_query, n_queries):
             if sink.k == 0 and len(sink.owners) - sink.sizes[0] < MARGIN:
                 return block * BLOCK, q
-            _visit_blocks(codes, block, whole, queries, q, sink, together, unrolled)
-            _visit_blocks(codes, whole, stop, queries, q, sink, (0,), unrolled)
+            _visit_blocks(codes, block, whole, queries, q, sink, near, together, unrolled)
+            _visit_blocks(codes, whole, stop, queries, q, sink, near, (0,), unrolled)
         block, first_query = stop, 0
     return codes.last, 0
 
@@ -91,6 +92,7 @@ def _visit_blocks(
     queries: NDArray[np.uint64],
     q: int,
     sink: Sink,
+    near: NDArray[np.int64],
     together: tuple[int, ...],
     unrolled: tuple[int, ...],
 ) -> None:
@@ -99,9 +101,13 @@ def _visit_blocks(
         block, mask = find_block(
             codes.blocks, block, stop, queries, q, codes.n_words, sink.limits[q], together, unrolled
         )
+        n = 0
         while mask != np.uint64(0):
-            _visit_row(codes, block * BLOCK + lowest_one(mask), queries, q, sink)
+            near[n] = block * BLOCK + lowest_one(mask)
             mask &= mask - np.uint64(1)
+            n += 1
+        if n:
+            _take(codes, near[:n], queries, q, sink)
         block += len(together)
 
 
@@ -128,6 +134,7 @@ def by_slices(
     counters = np.empty(_GROUP * len(planes) * LANES, np.uint64)
     padded = np.zeros(SLAB * n_words, np.uint64)
     starts, found = find_starts(n_words, len(planes)), np.empty(_GROUP, np.int64)
+    near = np.empty(SLAB + 1, np.int64)
     end = (codes.last + BLOCK - 1) // BLOCK * BLOCK
     first_group = start_query
     for base in range(start, codes.last, SLAB):
@@ -148,70 +155,67 @@ def by_slices(
             )
             for j in range(n):
                 top = (found[j] * len(planes) + len(planes) - 1) * LANES
-                _visit_slab(
-                    codes, base, counters[top : top + LANES], queries, group + found[j], sink
-                )
+                n_near = _list_below(base, counters[top : top + LANES], near)
+                _take(codes, near[:n_near], queries, group + found[j], sink)
         first_group = 0
     return codes.last, 0
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def _visit_slab(
-    codes: Rows,
-    base: int,
-    reached: NDArray[np.uint64],
-    queries: NDArray[np.uint64],
-    q: int,
-    sink: Sink,
-) -> None:
-    """Give the rows of a slab that have not reached the limit to the sink, in order."""
+def _list_below(base: int, reached: NDArray[np.uint64], near: NDArray[np.int64]) -> np.int64:
+    """Write the rows of a slab that have not reached the limit, in order; how many."""
     some = ~(reached[0] & reached[1] & reached[2] & reached[3])
+    n = np.int64(0)
     while some != np.uint64(0):
         bit = lowest_one(some)
         some &= some - np.uint64(1)
         for lane in range(LANES):
-            if not reached[lane] >> np.uint64(bit) & np.uint64(1):
-                _visit_row(codes, base + LANES * bit + lane, queries, q, sink)
+            near[n] = base + LANES * bit + lane
+            n += np.int64(~reached[lane] >> np.uint64(bit) & np.uint64(1))
+    return n
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def _visit_row(codes: Rows, row: int, queries: NDArray[np.uint64], q: int, sink: Sink) -> None:
-    """Give one row to the sink, if it counts and is closer than the limit as it is now."""
-    if row >= codes.last:
-        return
-    if len(codes.kept) and not codes.kept[row >> 3] >> (row & 7) & 1:
-        return
-    d = distance(codes.blocks, row, queries, q, codes.n_words)
-    if d >= sink.limits[q]:
-        return
-    if sink.k == 0:
-        n = sink.sizes[0]
-        sink.owners[n], sink.rows[0, n], sink.distances[0, n] = q, row, d
-        sink.sizes[0] = n + 1
-    else:
-        _keep_nearest(row, d, q, sink)
+def _take(
+    codes: Rows, near: NDArray[np.int64], queries: NDArray[np.uint64], q: int, sink: Sink
+) -> None:
+    """Give rows to the sink, in order, if they count and are closer than the limit is by then.
 
-
-@njit(cache=True, nogil=True, boundscheck=False)
-def _keep_nearest(row: int, d: int, q: int, sink: Sink) -> None:
-    """Keep a row that is closer than the limit, and lower the limit where k are closer."""
-    distances, rows, counts = sink.distances[q], sink.rows[q], sink.counts[q]
-    limit, below, n = sink.limits[q], sink.below[q], sink.sizes[q]
-    if n == len(distances):
-        ties, n = sink.k - below, 0
-        for i in range(len(distances)):
-            if distances[i] < limit or (distances[i] == limit and ties > 0):
-                ties -= distances[i] == limit
-                distances[n], rows[n] = distances[i], rows[i]
-                n += 1
-    distances[n], rows[n] = d, row
-    sink.sizes[q] = n + 1
-    counts[d] += 1
-    below += 1
-    while below >= sink.k:
-        limit -= 1
-        below -= counts[limit]
-    sink.limits[q], sink.below[q] = limit, below
+    For the k nearest, a row lowers the limit when k are closer. This is one long function because
+    calls that hand on a `Sink` take longer than what they would do here.
+    """
+    blocks, kept, n_words = codes.blocks, codes.kept, codes.n_words
+    k, line = sink.k, q if sink.k else 0
+    distances, rows, counts = sink.distances[line], sink.rows[line], sink.counts[line]
+    limit, below, size = sink.limits[q], sink.below[line], sink.sizes[line]
+    for i in range(len(near)):
+        row = near[i]
+        if row >= codes.last or (len(kept) and not kept[row >> 3] >> (row & 7) & 1):
+            continue
+        start, ones = row // BLOCK * n_words * BLOCK + row % BLOCK, np.uint64(0)
+        for j in range(n_words):
+            ones += popcount(blocks[start + BLOCK * j] ^ queries[q * n_words + j])
+        d = np.int64(ones)
+        if d >= limit:
+            continue
+        if k == 0:
+            sink.owners[size] = q
+        elif size == len(distances):  # drop what has come to lie above the limit
+            ties, size = k - below, 0
+            for j in range(len(distances)):
+                if distances[j] < limit or (distances[j] == limit and ties > 0):
+                    ties -= distances[j] == limit
+                    distances[size], rows[size] = distances[j], rows[j]
+                    size += 1
+        distances[size], rows[size] = d, row
+        size += 1
+        if k:
+            counts[d] += 1
+            below += 1
+            while below >= k:
+                limit -= 1
+                below -= counts[limit]
+    sink.limits[q], sink.below[line], sink.sizes[line] = limit, below, size
 
 
 @njit(cache=True, nogil=True, boundscheck=False)

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lanes import BLOCK, distance
+from .lanes import BLOCK
 from .llvm import popcount
 
 
@@ -136,7 +136,7 @@ def look_up(
                         continue
                     if len(kept) and not kept[row >> 3] >> (row & 7) & 1:
                         continue
-                    d = distance(blocks, row, queries, q, n_words)
+                    d = _distance_within(blocks, row, queries, q, n_words, radius)
                     if d > radius or _found_before(
                         blocks, row, n_words, tables, p, flips, queries, q
                     ):
@@ -146,6 +146,23 @@ def look_up(
                     owners[size], rows[size], distances[size] = q, row, d
                     size += 1
     return n_queries, size
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def _distance_within(
+    blocks: NDArray[np.uint64],
+    row: int,
+    queries: NDArray[np.uint64],
+    q: int,
+    n_words: int,
+    radius: int,
+) -> np.int64:
+    """The distance of a row to a query, or a part of it that is above the radius already."""
+    start, d, word = row // BLOCK * n_words * BLOCK + row % BLOCK, np.int64(0), 0
+    while word < n_words and d <= radius:
+        d += np.int64(popcount(blocks[start + BLOCK * word] ^ queries[q * n_words + word]))
+        word += 1
+    return d
 
 
 @njit(cache=True, nogil=True, boundscheck=False)

@@ -23,7 +23,7 @@ from ..parallel import n_threads, run_plain
 from .segment import Ids, Segment, Words
 
 _UNROLLED = 8  # words up to which a query is held in registers
-_FEW = 16  # queries below which the work on slabs does not pay
+FEW = 16  # queries below which the work on slabs does not pay
 _STATE = 2**26  # bytes of what is kept for a group of queries, on each thread
 _GROUP = 4096  # queries of a pass for all within a limit
 _HITS = 2**20  # hits that are gathered at a time
@@ -61,7 +61,7 @@ def nearest(
     pieces = [Piece(segment, 0, segment.n_rows) for segment in segments]
     parts = _split(pieces, n_threads(threads))
     if len(parts) < n_threads(threads):  # few rows: threads share the queries instead
-        parts, group = [pieces], min(group, max(_FEW, -(-n // n_threads(threads))))
+        parts, group = [pieces], min(group, max(FEW, -(-n // n_threads(threads))))
 
     results: dict[Place, Nearest] = {}
 
@@ -223,7 +223,7 @@ def _by_slices(
 
 def use_slices(width: int, n_queries: int, k: int) -> bool:
     """Whether many queries are quicker by slices; with `k` 0 all within a limit are wanted."""
-    if n_queries < _FEW:
+    if n_queries < FEW:
         return False
     # Without an instruction that counts ones, slices always win. They also may stop early, which
     # random codes do not show.

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from .._numba.tables import Flips, Tables, list_rows, look_up, parts_of_rows
 from ..codes import n_bytes
 from ..parallel import n_threads, run
-from .passes import Piece, within_piece
-from .segment import Ids, Segment, Words
+from .passes import FEW, Piece, within_piece
+from .segment import Ids, Segment, Words, n_words
 
 _WIDTHS = range(8, 25)  # bits of a part
 _FEWEST = 2**13  # rows below which a pass is always quick enough
 _MEMORY = 2**30  # bytes that the tables of a segment may take
 _SAMPLE = 4096  # rows from which the sizes of buckets are estimated
-# Nanoseconds, from benchmarks/search.py: a bucket looked up, a row compared, a row listed in one
-# table, and a pass over one word of a code.
-_BUCKET, _ROW, _LISTED, _WORD = 8.0, 12.0, 12.0, 0.25
+# Nanoseconds (benchmarks/radius.py): to look up a bucket, to compare a row of it, to list a row in
+# a table, and to pass over a word of a code, in a batch of queries or for few.
+_BUCKET, _ROW, _LISTED, _WORD, _WORD_ALONE = 50.0, 60.0, 80.0, 0.12, 0.45
 _HITS = 2**18  # rows found that are gathered at a time
 _QUERIES = 4096  # queries of a task
 
@@ -82,24 +82,39 @@ def _within(
 
 def choose_parts(segment: Segment, radius: int, n_bits: int, n_queries: int) -> int:
     """Number of parts with which tables are quicker than a pass, or 0."""
-    n, n_bits = segment.n_rows, 8 * n_bytes(n_bits)
+    n = segment.n_rows
+    best = cheapest_parts(n, n_bits, radius, n_queries, frozenset(segment.tables))
+    if best and best not in segment.tables:  # buckets of real codes are not even
+        widths = _widths(n_bits, best)
+        cost = _cost(widths, radius, _sampled_shares(segment, widths), n) * n_queries
+        if cost + _LISTED * n * best > _pass_cost(n, n_bits, radius, n_queries):
+            return 0
+    return best
+
+
+def cheapest_parts(
+    n: int, n_bits: int, radius: int, n_queries: int, made: frozenset[int] = frozenset()
+) -> int:
+    """The same for even buckets; tables with the numbers of parts in `made` are there already."""
     if n < _FEWEST or n >= 2**32 or not n_queries:
         return 0
-    best, best_parts = _WORD * n * segment.n_words * n_queries, 0
-    for n_parts in {max(1, n_bits // width) for width in _WIDTHS if width <= n_bits}:
+    best, best_parts = _pass_cost(n, n_bits, radius, n_queries), 0
+    for n_parts in sorted({max(1, 8 * n_bytes(n_bits) // width) for width in _WIDTHS}):
         widths = _widths(n_bits, n_parts)
         if max(widths) not in _WIDTHS or n_parts * 4 * (n + 2 ** max(widths)) > _MEMORY:
             continue
         cost = _cost(widths, radius, [2.0**-width for width in widths], n) * n_queries
-        cost += 0 if n_parts in segment.tables else _LISTED * n * n_parts
+        cost += 0 if n_parts in made else _LISTED * n * n_parts
         if cost < best:
             best, best_parts = cost, n_parts
-    if best_parts and best_parts not in segment.tables:  # buckets of real codes are not even
-        widths = _widths(n_bits, best_parts)
-        cost = _cost(widths, radius, _sampled_shares(segment, widths), n) * n_queries
-        if cost + _LISTED * n * best_parts > _WORD * n * segment.n_words * n_queries:
-            return 0
     return best_parts
+
+
+def _pass_cost(n: int, n_bits: int, radius: int, n_queries: int) -> float:
+    """Nanoseconds of a pass for some queries; batches stop where all codes are too far."""
+    if n_queries < FEW:
+        return _WORD_ALONE * n * n_words(n_bits) * n_queries
+    return _WORD * n * min(n_words(n_bits), max(2, radius // 16)) * n_queries
 
 
 def _cost(widths: list[int], radius: int, shares: list[float], n: int) -> float:
@@ -128,7 +143,7 @@ def _make_tables(segment: Segment, n_parts: int, n_bits: int, threads: int | Non
     """The tables of a segment, which keeps them."""
     if n_parts in segment.tables:
         return segment.tables[n_parts]
-    widths = np.array(_widths(8 * n_bytes(n_bits), n_parts), np.int64)
+    widths = np.array(_widths(n_bits, n_parts), np.int64)
     firsts = np.concatenate([[0], np.cumsum(2**widths + 1)]).astype(np.int64)
     tables = Tables(
         begins=np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64),
@@ -188,7 +203,8 @@ def _look_up(
 
 
 def _widths(n_bits: int, n_parts: int) -> list[int]:
-    """Bits of each part, as even as can be."""
+    """Bits of each part, as even as can be; spare bits of the last byte count, too."""
+    n_bits = 8 * n_bytes(n_bits)
     return [n_bits // n_parts + (i < n_bits % n_parts) for i in range(n_parts)]
 
 

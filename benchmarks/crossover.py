@@ -1,0 +1,65 @@
+"""From how many codes on an approximate search of FAISS beats exact search, on real codes.
+
+For each length: queries per second of exact search in batches of 100, and of HNSW at the lowest
+effort that finds 95 % of the ten nearest, on one thread; sizes grow until HNSW wins.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from common import arguments, report
+from search import BITS, real_codes
+
+from kdiffhash import HammingIndex
+from kdiffhash.codes import truncate
+
+
+def best_of(function: Any, times: int = 3) -> float:
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def main() -> None:
+    import faiss
+
+    options = arguments(__doc__, largest=400_000)
+    real = real_codes(options.largest, 1000)
+    if real is None:
+        return
+    rows = []
+    for n_bits in BITS:
+        queries = truncate(real["queries"][:100], n_bits)
+        n = 25_000
+        while n <= options.largest:
+            codes = truncate(real["codes"][:n], n_bits)
+            index = HammingIndex(codes)
+            faiss.omp_set_num_threads(2)
+            graph = faiss.IndexBinaryHNSW(n_bits, 32)
+            graph.add(codes)
+            faiss.omp_set_num_threads(1)
+            distances, _ = index.search(queries, 10, threads=1)
+            exact = best_of(lambda index=index, q=queries: index.search(q, 10, threads=1))
+            for effort in (16, 32, 64, 128, 256, 512, 1024):
+                graph.hnsw.efSearch = effort
+                found = graph.search(queries, 10)[0]
+                # Ties are as good as those that exact search chose.
+                recall = float(np.mean(np.sort(found, axis=1) <= distances[:, -1:]))
+                if recall >= 0.95:
+                    break
+            approximate = best_of(lambda g=graph, q=queries: g.search(q, 10))
+            times = {"exact_ms": 10 * exact, "hnsw_ms": 10 * approximate}  # of one query
+            rows.append({"n_bits": n_bits, "n": n, **times, "recall": recall, "effort": effort})
+            print(rows[-1], flush=True)
+            n *= 2
+    report("crossover", {"rows": rows}, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Engines that people already run, one file each."""

@@ -1,0 +1,82 @@
+"""Codes to FAISS and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kdiffhash import HammingIndex
+from kdiffhash.engines.faiss import HNSW_PAYS, from_faiss, recommend_index, to_faiss
+
+faiss = pytest.importorskip("faiss")
+KINDS = ["flat", "ivf", "hnsw", "multihash"]
+
+
+@pytest.fixture(scope="module")
+def index():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (2000, 16), dtype=np.uint8)
+    index = HammingIndex(codes, rng.permutation(10_000)[:2000])
+    index.remove(index.ids[:100])
+    return index
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_and_ids_go_there_and_back(index, kind):
+    made = to_faiss(index, kind)
+    assert made.ntotal == len(index)
+    back = from_faiss(made)
+    np.testing.assert_array_equal(back.ids, index.ids)
+    np.testing.assert_array_equal(back.get(index.ids), index.get(index.ids))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_faiss_finds_codes_under_their_ids(index, kind):
+    made = to_faiss(index, kind)
+    if kind == "ivf":
+        made.nprobe = 1000
+    some = index.ids[::50]
+    distances, ids = made.search(index.get(some), 1)
+    assert not distances.any()
+    np.testing.assert_array_equal(ids[:, 0], some)
+
+
+def test_plain_indexes_of_faiss_have_rows_as_ids():
+    codes = np.random.default_rng(1).integers(0, 256, (50, 8), dtype=np.uint8)
+    flat = faiss.IndexBinaryFlat(64)
+    flat.add(codes)
+    back = from_faiss(flat)
+    np.testing.assert_array_equal(back.get(np.arange(50)), codes)
+
+
+def test_options_reach_faiss(index):
+    assert to_faiss(index, "ivf", n_lists=7).nlist == 7
+    hashed = faiss.downcast_IndexBinary(
+        to_faiss(index, "multihash", n_tables=2, table_bits=8).index
+    )
+    assert (hashed.nhash, hashed.b) == (2, 8)
+
+
+def test_bad_input_is_told(index):
+    with pytest.raises(ValueError, match="kind"):
+        to_faiss(index, "tree")
+    with pytest.raises(ValueError, match="no option"):
+        to_faiss(index, "flat", n_links=3)
+    with pytest.raises(ValueError, match="whole bytes"):
+        to_faiss(HammingIndex(n_bits=9))
+    with pytest.raises(ValueError, match="none"):
+        to_faiss(HammingIndex(n_bits=8), "ivf")
+    with pytest.raises(ValueError, match="need more"):
+        to_faiss(HammingIndex(n_bits=8), "multihash")
+    with pytest.raises(ValueError, match="taken out"):
+        from_faiss(faiss.IndexBinaryHash(64, 8))
+    with pytest.raises(ValueError, match="negative"):
+        recommend_index(-1, 64)
+
+
+def test_recommendations_follow_size_and_radius():
+    assert recommend_index(HNSW_PAYS, 256).method == "exact"
+    assert recommend_index(HNSW_PAYS + 1, 256).method == "hnsw"
+    assert recommend_index(1_000_000, 128, radius=3).method == "tables"
+    assert recommend_index(1_000_000, 128, radius=50).method == "exact"
+    assert recommend_index(1000, 128, radius=3).method == "exact"
