@@ -11,13 +11,17 @@ ifneq ($(wildcard ../shared/photos),)
 export KDIFFHASH_PHOTOS ?= $(abspath ../shared/photos)
 endif
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo test soak lint format docs bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/kdiffhash study --quick --out demo-report
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The writer of an index is killed ten times as often as in the tests.
+soak: $(VENV)/.dev
+	KDIFFHASH_KILLS=200 $(BIN)/python -m pytest tests/search/test_index_file.py -k killed
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -33,7 +37,7 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
-	for name in encode fit memory data accuracy study; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in encode fit memory data accuracy study search radius crossover index; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 $(VENV)/bin/python:

@@ -9,6 +9,7 @@ instructions than that and can be above 1. All times are medians of runs that ta
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from functools import partial
@@ -16,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import arguments, interleaved, report
+from common import RESULTS, arguments, interleaved, report
 from numba import njit
 
 from kdiffhash import HammingIndex, KernelLDAHash, load_scene
 from kdiffhash._numba.llvm import popcount
 from kdiffhash.codes import truncate
-from kdiffhash.parallel import run
+from kdiffhash.parallel import run_plain
+
+# Threads of FAISS that have nothing to do would otherwise spin on the cores of who is next.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 TRAIN, OTHERS = "herz-jesus-p25", ("boruszyn", "castle-p30", "caliterra")
 BITS = (64, 128, 256, 512)
@@ -92,7 +96,7 @@ def count_again(words, query, times):
 
 def read_seconds(words: np.ndarray, threads: int) -> None:
     parts = np.array_split(words, threads)
-    run([partial(read_all, part) for part in parts], threads)
+    run_plain([partial(read_all, part) for part in parts])
 
 
 def popcounts_per_s(threads: int) -> float:
@@ -101,7 +105,7 @@ def popcounts_per_s(threads: int) -> float:
     best = np.inf
     for _ in range(5):
         start = time.perf_counter()
-        run([partial(count_again, words.copy(), np.uint64(1), times)] * threads, threads)
+        run_plain([partial(count_again, words.copy(), np.uint64(1), times)] * threads)
         best = min(best, time.perf_counter() - start)
     return threads * times * len(words) / best
 
@@ -234,6 +238,44 @@ def recall(real: dict[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
+def plot() -> None:
+    """Queries per second on one thread, by length, beside the peers and the limit."""
+    import matplotlib.pyplot as plt
+
+    found = json.loads((RESULTS / "search.json").read_text())
+    cases = [c for c in found["cases"] if c["batch"] == 100 and c["threads"] == 1]
+    colours = {"kdiffhash": "#0b6e99", "FAISS": "#e08b3e", "OpenCV": "#7a9e5a", "NumPy": "#999999",
+               "usearch": "#b06a9c"}  # fmt: skip
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for axis, data in zip(axes, ("random", "real")):
+        some = [c for c in cases if c["data"] == data]
+        for number, (name, colour) in enumerate(colours.items()):
+            key = f"ratio_to_{name.lower()}"
+            speeds = [c["queries_per_s"] / c.get(key, 1) for c in some]
+            axis.bar(np.arange(len(some)) + 0.16 * (number - 2), speeds, 0.15, color=colour,
+                     label=name)  # fmt: skip
+        for i, case in enumerate(some):
+            limit = case["queries_per_s"] * case["fraction_of_limit"]
+            axis.plot([i - 0.42, i + 0.42], [limit, limit], color="#c0392b", linewidth=1.2,
+                      label="xor, popcount, add" if i == 0 else None)  # fmt: skip
+            axis.annotate(f"{case['ratio_to_faiss']:.1f} x", (i - 0.32, case["queries_per_s"]),
+                          xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8,
+                          color=colours["kdiffhash"])  # fmt: skip
+        axis.set_yscale("log")
+        axis.set_xticks(range(len(some)), [f"{c['n_bits']}" for c in some])
+        axis.set_xlabel("bits")
+        axis.set_title(f"{data} codes", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color="#dddddd", linewidth=0.5)
+        axis.set_axisbelow(True)
+    axes[0].set_ylabel("queries a second, one thread")
+    axes[1].legend(fontsize=7.5, frameon=False, ncols=2, loc="upper right")
+    folder = RESULTS.parent.parent / "docs" / "search"
+    folder.mkdir(exist_ok=True)
+    plt.rcParams["svg.hashsalt"] = "kdiffhash"
+    figure.savefig(folder / "speed.svg", metadata={"Date": None})
+
+
 def main() -> None:
     options = arguments(__doc__, n=1_000_000, large=10_000_000, repeats=9)
     cases = []
@@ -272,6 +314,8 @@ def main() -> None:
         },
     }
     report("search", result, options)
+    if not options.no_save and real:
+        plot()
 
 
 if __name__ == "__main__":

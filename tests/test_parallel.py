@@ -1,15 +1,18 @@
 import os
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from kdiffhash.parallel import n_threads, one_blas_thread, run_tiles, sum_tiles
+from kdiffhash.parallel import n_threads, one_blas_thread, run_plain, run_tiles, sum_tiles
 
 
 def blas_threads():
-    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+    """Of NumPy and SciPy; FAISS, which another test may have loaded, has a BLAS of its own."""
+    found = [info for info in threadpool_info() if "faiss" not in info["filepath"]]
+    return {info["num_threads"] for info in found if info["user_api"] == "blas"}
 
 
 def test_every_tile_is_worked_on_once():
@@ -94,3 +97,28 @@ def test_numbers_of_threads():
     assert n_threads(-1) == n_threads(None)
     with pytest.raises(ValueError, match="must not be 0"):
         n_threads(0)
+
+
+def test_plain_tasks_all_run_and_their_errors_are_raised():
+    done = []
+    run_plain([partial(done.append, i) for i in range(5)])
+    assert sorted(done) == list(range(5))
+
+    def fail() -> None:
+        raise KeyError("here")
+
+    for tasks in ([fail], [fail, partial(done.append, 5)], [partial(done.append, 6), fail]):
+        with pytest.raises(KeyError, match="here"):
+            run_plain(tasks)
+    assert sorted(done) == list(range(7))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_plain_tasks_run_in_a_forked_child():
+    run_plain([lambda: None] * 3)
+    child = os.fork()
+    if not child:
+        done = []
+        run_plain([partial(done.append, i) for i in range(3)])
+        os._exit(0 if len(done) == 3 else 1)
+    assert os.waitpid(child, 0)[1] == 0

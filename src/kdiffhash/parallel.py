@@ -141,17 +141,16 @@ def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
     The tasks must not call this themselves.
     """
     global _pool, _pool_size
-    if len(tasks) > 1:
-        with _pool_lock:
-            if _pool is None or _pool_size < len(tasks) - 1:
-                _pool_size = max(len(tasks) - 1, os.cpu_count() or 1)
-                _pool = ThreadPoolExecutor(_pool_size, thread_name_prefix="kdiffhash")
-            futures = [_pool.submit(task) for task in tasks[1:]]
-    else:
-        futures = []
+    if len(tasks) == 1:
+        tasks[0]()
+        return
+    with _pool_lock:
+        if _pool is None or _pool_size < len(tasks) - 1:
+            _pool_size = max(len(tasks) - 1, os.cpu_count() or 1)
+            _pool = ThreadPoolExecutor(_pool_size, thread_name_prefix="kdiffhash")
+        futures = [_pool.submit(task) for task in tasks[1:]]
     try:
-        for task in tasks[:1]:
-            task()
+        tasks[0]()
     finally:
         wait(futures)
     for future in futures:

@@ -51,9 +51,8 @@ def test_plain_indexes_of_faiss_have_rows_as_ids():
 
 def test_options_reach_faiss(index):
     assert to_faiss(index, "ivf", n_lists=7).nlist == 7
-    hashed = faiss.downcast_IndexBinary(
-        to_faiss(index, "multihash", n_tables=2, table_bits=8).index
-    )
+    made = to_faiss(index, "multihash", n_tables=2, table_bits=8)
+    hashed = faiss.downcast_IndexBinary(made.index)
     assert (hashed.nhash, hashed.b) == (2, 8)
 
 

@@ -383,23 +383,24 @@ class HammingIndex:
 
     def _take(self, segment: Segment) -> None:
         """Add a segment, joined with others in memory that are not much larger."""
+        segments = list(self._segments)  # searches on other threads go on with the old list
         while (
-            self._segments
-            and self._segments[-1].n_rows <= min(2 * segment.n_rows, _SMALL)
-            and not (self._segments[-1].mapped or segment.mapped)
+            segments
+            and segments[-1].n_rows <= min(2 * segment.n_rows, _SMALL)
+            and not (segments[-1].mapped or segment.mapped)
         ):
-            joined = join(self._segments.pop(), segment)
-            if joined is None:
-                return
-            segment = joined
-        self._segments.append(segment)
+            segment = join(segments.pop(), segment)
+        self._segments = [*segments, segment]
 
     def _mark_removed(self, ids: Ids) -> None:
+        segments = []
         for segment in self._segments:
             rows = segment.rows_of(ids)
             if np.any(rows >= 0):
-                segment.remove(rows[rows >= 0])
-        self._segments = [segment for segment in self._segments if segment.n_kept]
+                segment = segment.without(rows[rows >= 0])
+            if segment.n_kept:
+                segments.append(segment)
+        self._segments = segments
 
     def _contains(self, ids: Ids) -> NDArray[np.bool_]:
         found = np.zeros(len(ids), bool)

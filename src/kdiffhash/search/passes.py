@@ -20,11 +20,12 @@ from .._numba.llvm import has
 from .._numba.scan import Rows, Sink
 from .._numba.slices import SLAB, chunk_entries, chunk_words, n_planes
 from ..parallel import n_threads, run_plain
-from .segment import Ids, Segment, Words
+from .segment import Ids, Segment, Words, read_only
 
 _UNROLLED = 8  # words up to which a query is held in registers
 FEW = 16  # queries below which the work on slabs does not pay
 _STATE = 2**26  # bytes of what is kept for a group of queries, on each thread
+_WORTH = 400_000  # nanoseconds of work for which a thread is woken
 _GROUP = 4096  # queries of a pass for all within a limit
 _HITS = 2**20  # hits that are gathered at a time
 _EVERYTHING = np.empty(0, np.uint8)
@@ -59,9 +60,10 @@ def nearest(
     group = max(1, min(n, _STATE // state))
     get_ready(queries.shape[1], group, k)
     pieces = [Piece(segment, 0, segment.n_rows) for segment in segments]
-    parts = _split(pieces, n_threads(threads))
-    if len(parts) < n_threads(threads):  # few rows: threads share the queries instead
-        parts, group = [pieces], min(group, max(FEW, -(-n // n_threads(threads))))
+    workers = _workers(pieces, n, threads)
+    parts = _split(pieces, workers)
+    if len(parts) < workers:  # few rows: threads share the queries instead
+        parts, group = [pieces], min(group, max(FEW, -(-n // workers)))
 
     results: dict[Place, Nearest] = {}
 
@@ -77,7 +79,7 @@ def nearest(
                 best = _merge(best, results.pop((start, i)))
             distances[start : start + group], ids[start : start + group] = best[:2]
 
-    at_once = group if len(parts) > 1 else group * n_threads(threads)
+    at_once = group if len(parts) > 1 else group * workers
     for start in range(0, n, at_once):
         collect(range(start, min(start + at_once, n), group))
     return distances, ids
@@ -86,18 +88,21 @@ def nearest(
 def _nearest_of(pieces: list[Piece], queries: Words, k: int) -> Nearest:
     """The nearest rows in some pieces, and how many each query has, up to k."""
     n, bits = len(queries), 64 * queries.shape[1]
-    best = (np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.zeros(n, np.int64))
+    best: Nearest | None = None
     for piece in pieces:
-        full = best[2] == k
         sink = _empty_sink(n, k, bits)
-        # A later piece may have lower ids, which come first at the same distance.
-        sink.limits[full] = best[0][full, -1] + 1
+        if best is not None:
+            # A later piece may have lower ids, which come first at the same distance.
+            full = best[2] == k
+            sink.limits[full] = best[0][full, -1] + 1
         _pass(piece, queries, sink, 0, 0)
-        found = (np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty(n, np.int64))
-        scan.sort_nearest(sink, *found)
-        ids = piece.segment.ids_of(np.where(np.arange(k) < found[2][:, None], found[1], 0))
-        new = (found[0], ids, found[2])
-        best = _merge(best, new) if best[2].any() else new
+        distances, rows = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
+        sizes = np.empty(n, np.int64)
+        scan.sort_nearest(sink, distances, rows, sizes)
+        new = (distances, piece.segment.ids_of(rows), sizes)
+        best = new if best is None else _merge(best, new)
+    if best is None:
+        raise ValueError("there is nothing to search")
     return best
 
 
@@ -118,7 +123,7 @@ def within_piece(
     if not len(queries):
         return
     get_ready(queries.shape[1], min(len(queries), _GROUP), 0)
-    parts = [some[0] for some in _split([piece], n_threads(threads))]
+    parts = [some[0] for some in _split([piece], _workers([piece], len(queries), threads))]
     for start in range(0, len(queries), _GROUP):
         some = slice(start, start + _GROUP)
         places = [(part.first, 0) for part in parts]
@@ -134,6 +139,13 @@ def within_piece(
                 owners, rows = sink.owners[:size] + start, sink.rows[0, :size].copy()
                 yield owners, rows, sink.distances[0, :size].copy()
                 sink.sizes[0] = 0
+
+
+def _workers(pieces: list[Piece], n_queries: int, threads: int | None) -> int:
+    """Threads that pay: waking one takes as long as some work."""
+    n_words = sum((piece.last - piece.first) * piece.segment.n_words for piece in pieces)
+    work = n_words * n_queries * (0.1 if n_queries >= FEW else 0.4)  # nanoseconds, about
+    return max(1, min(n_threads(threads), int(work / _WORTH)))
 
 
 def _split(pieces: list[Piece], n_parts: int) -> list[list[Piece]]:
@@ -189,7 +201,7 @@ def _pass(piece: Piece, queries: Words, sink: Sink, start: int, start_query: int
     kept = piece.segment.kept
     width = piece.segment.n_words
     rows = Rows(
-        piece.segment.blocks.reshape(-1),
+        piece.segment.flat,
         _EVERYTHING if kept is None else kept,
         width,
         piece.first,
@@ -238,7 +250,7 @@ def _slices_win(width: int) -> bool:
     rng = np.random.default_rng(0)
     blocks = rng.integers(0, 2**64, (64 * SLAB // BLOCK, width, BLOCK), np.uint64)
     queries = rng.integers(0, 2**64, 64 * width, np.uint64)
-    rows = Rows(blocks.reshape(-1), _EVERYTHING, width, 0, 64 * SLAB)
+    rows = Rows(read_only(blocks.reshape(-1)), _EVERYTHING, width, 0, 64 * SLAB)
     seconds = {}
     for way in (_by_lanes, _by_slices):
         _compile(way, width)
@@ -265,7 +277,7 @@ def _compile(way: Callable[..., Place], width: int) -> None:
     if (way.__name__, width) in _compiled:
         return
     with _compiling, _announced(f"compiling search for codes of {64 * width} bits, once"):
-        rows = Rows(np.zeros(BLOCK * width, np.uint64), _EVERYTHING, width, 0, 1)
+        rows = Rows(read_only(np.zeros(BLOCK * width, np.uint64)), _EVERYTHING, width, 0, 1)
         sink = _empty_sink(1, 1, 64 * width)
         way(rows, np.zeros(width, np.uint64), sink, 0, 0)
         _compiled.add((way.__name__, width))

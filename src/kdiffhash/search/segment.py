@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Segment:
     """Rows with rising ids.
 
@@ -33,6 +33,8 @@ class Segment:
         A bit for each row that was not removed, the lowest first; None if none was.
     mapped : bool
         Whether the blocks lie in a file that is mapped into memory.
+    tables : dict
+        Tables of multi-index hashing that were made so far, by their number of parts.
     """
 
     blocks: Words
@@ -41,11 +43,17 @@ class Segment:
     listed: Ids | None = None
     kept: NDArray[np.uint8] | None = None
     mapped: bool = False
+    tables: dict[int, Tables] = field(default_factory=dict)
 
     @property
     def n_words(self) -> int:
         """64-bit words of a code."""
         return int(self.blocks.shape[1])
+
+    @property
+    def flat(self) -> Words:
+        """The blocks in one dimension, read-only: compiled code is made for one kind of array."""
+        return read_only(self.blocks.reshape(-1))
 
     @property
     def last_id(self) -> int:
@@ -56,11 +64,6 @@ class Segment:
     def n_kept(self) -> int:
         """Rows that were not removed."""
         return self.n_rows if self.kept is None else int(np.bitwise_count(self.kept).sum())
-
-    @cached_property
-    def tables(self) -> dict[int, Tables]:
-        """Tables of multi-index hashing that were made so far, by their number of parts."""
-        return {}
 
     def ids_of(self, rows: Ids) -> Ids:
         """Ids of some rows."""
@@ -92,14 +95,21 @@ class Segment:
         """Codes of some rows as words, shape (n, n_words)."""
         return self.blocks[rows // BLOCK, :, rows % BLOCK]
 
-    def remove(self, rows: Ids) -> None:
-        """Let some rows count no more."""
+    def without(self, rows: Ids) -> Segment:
+        """The same segment in which some rows count no more; a search may go on with this one."""
         if self.kept is None:
             kept = np.packbits(np.ones(self.n_rows, bool), bitorder="little")
         else:
-            kept = self.kept.copy()  # a search may be reading it
+            kept = self.kept.copy()
         np.bitwise_and.at(kept, rows >> 3, ~(1 << (rows & 7)).astype(np.uint8))
-        self.kept = kept
+        return replace(self, kept=kept)
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def make_segment(words: Words, ids: Ids) -> Segment:
@@ -112,11 +122,9 @@ def make_segment(words: Words, ids: Ids) -> Segment:
     return Segment(to_blocks(words), n, first, None if follow else ids)
 
 
-def join(a: Segment, b: Segment) -> Segment | None:
-    """The kept rows of two segments as one, or None if there are none."""
+def join(a: Segment, b: Segment) -> Segment:
+    """The kept rows of two segments, at least one, as one."""
     rows = [segment.kept_rows() for segment in (a, b)]
-    if not len(rows[0]) + len(rows[1]):
-        return None
     return make_segment(
         np.concatenate([segment.words_of(r) for segment, r in zip((a, b), rows)]),
         np.concatenate([segment.ids_of(r) for segment, r in zip((a, b), rows)]),

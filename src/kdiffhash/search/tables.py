@@ -129,7 +129,7 @@ def _cost(widths: list[int], radius: int, shares: list[float], n: int) -> float:
 def _sampled_shares(segment: Segment, widths: list[int]) -> list[float]:
     """Share of rows that have the same part as a row, on average over rows."""
     rows = np.linspace(0, segment.n_rows - 1, min(_SAMPLE, segment.n_rows)).astype(np.int64)
-    shares, begin, flat = [], 0, segment.blocks.reshape(-1)
+    shares, begin, flat = [], 0, segment.flat
     for width in widths:
         values = parts_of_rows(flat, rows, segment.n_words, begin, width)
         counts = np.unique(values, return_counts=True)[1].astype(float)
@@ -152,7 +152,7 @@ def _make_tables(segment: Segment, n_parts: int, n_bits: int, threads: int | Non
         starts=np.empty(firsts[-1], np.uint32),
         rows=np.empty((n_parts, segment.n_rows), np.uint32),
     )
-    flat = segment.blocks.reshape(-1)
+    flat = segment.flat
 
     def fill(p: int) -> None:
         starts = tables.starts[firsts[p] : firsts[p + 1]]
@@ -172,7 +172,7 @@ def _look_up(
     radius: int,
     threads: int | None,
 ) -> Iterator[Found]:
-    flat = segment.blocks.reshape(-1)
+    flat = segment.flat
     kept = np.empty(0, np.uint8) if segment.kept is None else segment.kept
     flips = _flips([int(width) for width in tables.widths], radius)
 
