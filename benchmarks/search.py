@@ -255,7 +255,7 @@ def plot() -> None:
             axis.bar(np.arange(len(some)) + 0.16 * (number - 2), speeds, 0.15, color=colour,
                      label=name)  # fmt: skip
         for i, case in enumerate(some):
-            limit = case["queries_per_s"] * case["fraction_of_limit"]
+            limit = case["queries_per_s"] / case["fraction_of_limit"]
             axis.plot([i - 0.42, i + 0.42], [limit, limit], color="#c0392b", linewidth=1.2,
                       label="xor, popcount, add" if i == 0 else None)  # fmt: skip
             axis.annotate(f"{case['ratio_to_faiss']:.1f} x", (i - 0.32, case["queries_per_s"]),
@@ -269,7 +269,8 @@ def plot() -> None:
         axis.grid(axis="y", color="#dddddd", linewidth=0.5)
         axis.set_axisbelow(True)
     axes[0].set_ylabel("queries a second, one thread")
-    axes[1].legend(fontsize=7.5, frameon=False, ncols=2, loc="upper right")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, frameon=False, ncols=6,
+                  loc="outside lower center")  # fmt: skip
     folder = RESULTS.parent.parent / "docs" / "search"
     folder.mkdir(exist_ok=True)
     plt.rcParams["svg.hashsalt"] = "kdiffhash"
