@@ -38,6 +38,21 @@ def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
     """Write a fitted hasher to `path`; an old file there is replaced only when all is written."""
     from safetensors.numpy import save as to_bytes
 
+    header, arrays = _contents(hasher)
+    # One entry, since safetensors writes several in any order, and the same model should give the
+    # same file.
+    content = to_bytes(arrays, metadata={"kdiffhash": json.dumps(header, sort_keys=True)})
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def fingerprint(hasher: BaseHasher) -> str:
+    """A short name of what a fitted hasher learned; the same for the same model file."""
+    return str(_contents(hasher)[0]["sha256"])[:32]
+
+
+def _contents(hasher: BaseHasher) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header, with the checksum, and arrays of a model file."""
     arrays: dict[str, NDArray[Any]] = {}
     header: dict[str, Any] = {
         "format": FORMAT,
@@ -64,12 +79,8 @@ def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
         header["scalars"]["feature_names_in_"] = [str(name) for name in hasher.feature_names_in_]
 
     arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-    # One entry, since safetensors writes several in any order, and the same model should give the
-    # same file.
     header["sha256"] = _checksum(header, arrays)
-    content = to_bytes(arrays, metadata={"kdiffhash": json.dumps(header, sort_keys=True)})
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    return header, arrays
 
 
 def load(path: str | os.PathLike[str]) -> BaseHasher:

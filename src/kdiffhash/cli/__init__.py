@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from . import commands, data, index
+from . import commands, data, index, pg
 from .study import repeat_options, study
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(commands.info)
 app.add_typer(index.app, name="index")
+app.add_typer(pg.app, name="pg")
 app.add_typer(data.app, name="data")
 app.command("study")(study)
 

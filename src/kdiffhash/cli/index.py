@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .codes import check_out, code_blocks, code_width, tell
 from .options import Json, Threads
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def build(
     if out.exists():
         raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
     start = time.perf_counter()
-    n_bits = bits or 8 * _width(codes[0])
+    n_bits = bits or 8 * code_width(codes[0])
     with replacing(out) as temporary:
         try:
             with HammingIndex.open(temporary, "a", n_bits=n_bits) as index:
@@ -100,13 +100,13 @@ def search(
     from .. import HammingIndex
     from ..files import open_npy
 
-    _check_out(out)
+    check_out(out)
     chosen = None if allowed is None else open_npy(allowed)
     projections = None if rerank is None else open_npy(rerank)
     found: list[tuple[Any, Any]] = []
     done = 0
     with HammingIndex.open(path) as index:
-        for block in _blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching", as_json):
             some = None
             if projections is not None:
                 some = (projections[done : done + len(block)], factor)
@@ -121,7 +121,7 @@ def search(
         return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
 
     summary = {"index": str(path), "codes": n_codes, "queries": done}
-    _tell(summary, arrays, row, done, out, as_json)
+    tell(summary, arrays, row, done, out, as_json)
 
 
 @app.command()
@@ -138,11 +138,11 @@ def radius(
 
     from .. import HammingIndex
 
-    _check_out(out, (".npz",))
+    check_out(out, (".npz",))
     starts = [np.zeros(1, np.int64)]
     ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     with HammingIndex.open(path) as index:
-        for block in _blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching", as_json):
             found = index.search_radius(block, radius, threads=threads)
             starts.append(found.starts[1:] + starts[-1][-1])
             ids.append(found.ids)
@@ -156,7 +156,7 @@ def radius(
 
     n = len(edges) - 1
     summary = {"index": str(path), "radius": radius, "queries": n, "found": int(edges[-1])}
-    _tell(summary, {"starts": edges, **arrays}, row, n, out, as_json)
+    tell(summary, {"starts": edges, **arrays}, row, n, out, as_json)
 
 
 @app.command()
@@ -171,7 +171,7 @@ def duplicates(
     from .. import HammingIndex
     from ..progress import waiting
 
-    _check_out(out)
+    check_out(out)
     with HammingIndex.open(path) as index, waiting("comparing", as_json):
         pairs, distances = index.pairs_within(radius, threads=threads)
         n_codes = len(index)
@@ -182,7 +182,7 @@ def duplicates(
 
     summary = {"index": str(path), "codes": n_codes, "radius": radius, "pairs": len(pairs)}
     arrays = {"pairs": pairs, "distances": distances}
-    _tell(summary, arrays, row, len(pairs), out, as_json)
+    tell(summary, arrays, row, len(pairs), out, as_json)
 
 
 @app.command()
@@ -263,7 +263,7 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool)
     for number, path in enumerate(codes):
         chosen = None if ids is None else open_npy(ids[number])
         done = 0
-        for block in _blocks(path, _BATCH, f"adding {path.name}", quiet):
+        for block in code_blocks(path, _BATCH, f"adding {path.name}", quiet):
             some = None if chosen is None else chosen[done : done + len(block)]
             try:
                 index.add(block, some)
@@ -274,67 +274,3 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool)
             raise ValueError(f"{path} has {done} codes, but there are {len(chosen)} ids for them")
         total += done
     return total
-
-
-def _width(path: Path) -> int:
-    """Bytes of the codes in a file."""
-    _, blocks = _open(path, 1)
-    first = next(blocks, None)
-    if first is None:
-        raise ValueError(f"{path} holds no codes; say with --bits how long they are to be")
-    return int(first.shape[1])
-
-
-def _open(path: Path, block: int) -> tuple[int, Iterator[Any]]:
-    from .inputs import iter_rows
-
-    if path.suffix not in (".npy", ".npz"):
-        raise ValueError(f"{path}: codes are read from .npy or .npz (see `kdiffhash encode`)")
-    return iter_rows(path, block, "")
-
-
-def _blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]:
-    from ..progress import progress
-
-    n, blocks = _open(path, block)
-    with progress(n, what, quiet) as advance:
-        for some in blocks:
-            yield some
-            advance(len(some))
-
-
-def _check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:
-    from .commands import check_writable
-
-    if out is not None:
-        if out.suffix not in kinds:
-            raise ValueError(f"--out must end in {' or '.join(kinds)}: {out}")
-        check_writable(out)
-
-
-def _tell(
-    summary: dict[str, Any],
-    arrays: dict[str, Any],
-    row: Callable[[int], dict[str, Any]],
-    n_rows: int,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Write what was found (.npz; the first array alone as .npy), or print it row by row."""
-    import numpy as np
-
-    from ..files import replacing
-    from .output import show
-
-    if out is None:
-        shown = n_rows if as_json else min(n_rows, 20)
-        if shown < n_rows:
-            summary = {**summary, "shown": f"the first {shown}; --out FILE.npz writes all"}
-        show({**summary, "rows": [row(i) for i in range(shown)]}, as_json)
-        return
-    with replacing(out) as temporary, temporary.open("wb") as file:
-        if out.suffix == ".npz":
-            np.savez(file, **arrays)
-        else:
-            np.save(file, next(iter(arrays.values())))
-    show({**summary, "written": str(out)}, as_json)

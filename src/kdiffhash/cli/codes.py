@@ -1,0 +1,73 @@
+"""Codes from files, and what was found for them to files or to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def code_width(path: Path) -> int:
+    """Bytes of the codes in a file."""
+    _, blocks = _open(path, 1)
+    first = next(blocks, None)
+    if first is None:
+        raise ValueError(f"{path} holds no codes; say with --bits how long they are to be")
+    return int(first.shape[1])
+
+
+def _open(path: Path, block: int) -> tuple[int, Iterator[Any]]:
+    from .inputs import iter_rows
+
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(f"{path}: codes are read from .npy or .npz (see `kdiffhash encode`)")
+    return iter_rows(path, block, "")
+
+
+def code_blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]:
+    """Codes from a file, block by block, with a progress bar."""
+    from ..progress import progress
+
+    n, blocks = _open(path, block)
+    with progress(n, what, quiet) as advance:
+        for some in blocks:
+            yield some
+            advance(len(some))
+
+
+def check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:
+    """Refuse a file that could not be written at the end."""
+    from .commands import check_writable
+
+    if out is not None:
+        if out.suffix not in kinds:
+            raise ValueError(f"--out must end in {' or '.join(kinds)}: {out}")
+        check_writable(out)
+
+
+def tell(
+    summary: dict[str, Any],
+    arrays: dict[str, Any],
+    row: Callable[[int], dict[str, Any]],
+    n_rows: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write what was found (.npz; the first array alone as .npy), or print it row by row."""
+    import numpy as np
+
+    from ..files import replacing
+    from .output import show
+
+    if out is None:
+        shown = n_rows if as_json else min(n_rows, 20)
+        if shown < n_rows:
+            summary = {**summary, "shown": f"the first {shown}; --out FILE.npz writes all"}
+        show({**summary, "rows": [row(i) for i in range(shown)]}, as_json)
+        return
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        if out.suffix == ".npz":
+            np.savez(file, **arrays)
+        else:
+            np.save(file, next(iter(arrays.values())))
+    show({**summary, "written": str(out)}, as_json)

@@ -1,0 +1,115 @@
+"""`kdiffhash pg`: keep codes in PostgreSQL and search them there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .codes import check_out, code_blocks, code_width, tell
+from .options import Json
+
+app = typer.Typer(
+    help="Keep codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
+)
+
+_BATCH = 50_000  # codes of a transaction
+_QUERIES = 1024  # queries that are sent at a time
+
+Dsn = Annotated[
+    str,
+    typer.Option(
+        "--dsn", envvar="KDIFFHASH_PG_DSN", help="The server: postgresql://user@host/database."
+    ),
+]
+Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
+
+
+@app.command()
+def load(
+    codes: Annotated[Path, typer.Argument(help="Codes: .npy or .npz, uint8 rows.")],
+    dsn: Dsn,
+    table: Table = "codes",
+    ids: Annotated[
+        Path | None, typer.Option("--ids", help=".npy with an id for each code; else 0, 1, ...")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="The model that made the codes.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Load codes into a table, which is made if need be; started again, it goes on."""
+    import numpy as np
+
+    from .. import load as load_model
+    from ..engines.postgres import PostgresStore
+    from ..files import open_npy
+    from .output import show
+
+    hasher = None if model is None else load_model(model)
+    chosen = None if ids is None else open_npy(ids)
+    start, done, added = time.perf_counter(), 0, 0
+    with PostgresStore(dsn, table) as store:
+        store.create(bits or 8 * code_width(codes), hasher)
+        for block in code_blocks(codes, _BATCH, "loading", as_json):
+            numbers = np.arange(done, done + len(block))
+            if chosen is not None:
+                numbers = np.asarray(chosen[done : done + len(block)])
+            added += store.load(block, numbers, model=hasher).added
+            done += len(block)
+    seconds = time.perf_counter() - start
+    result = {"table": table, "added": added, "there_before": done - added}
+    show({**result, "seconds": round(seconds, 2)}, as_json)
+
+
+@app.command()
+def search(
+    queries: Annotated[Path, typer.Argument(help="Codes to search for: .npy or .npz.")],
+    dsn: Dsn,
+    table: Table = "codes",
+    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,
+    effort: Annotated[
+        int | None, typer.Option(help="Approximate, by the table's HNSW index, with this effort.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write what is found.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
+    import numpy as np
+
+    from ..engines.postgres import PostgresStore
+
+    check_out(out)
+    found: list[tuple[Any, Any]] = []
+    with PostgresStore(dsn, table) as store:
+        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+            found.append(store.search(block, k, effort=effort))
+    if not found:
+        raise ValueError(f"{queries} holds no codes")
+    arrays = {
+        "ids": np.concatenate([ids for _, ids in found]),
+        "distances": np.concatenate([distances for distances, _ in found]),
+    }
+
+    def row(q: int) -> dict[str, Any]:
+        return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
+
+    n = len(arrays["ids"])
+    tell({"table": table, "queries": n}, arrays, row, n, out, as_json)
+
+
+@app.command()
+def info(dsn: Dsn, table: Table = "codes", as_json: Json = False) -> None:
+    """Tell what a table holds."""
+    from ..engines.postgres import PostgresStore
+    from .output import show
+
+    with PostgresStore(dsn, table) as store:
+        show(store.info(), as_json)
