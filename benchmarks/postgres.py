@@ -1,7 +1,7 @@
 """Loading codes into PostgreSQL beside a bare COPY of the same bytes into the same kind of table.
 
-Also exact search there, beside `HammingIndex`. The server is the one that KDIFFHASH_PG_DSN names, or
-one from a wheel that is started for the purpose.
+Also exact search there, beside `HammingIndex`. The server is the one that KDIFFHASH_PG_DSN names,
+or one from a wheel that is started for the purpose.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def measure(
 
 
 def peer_seconds(codes: np.ndarray, queries: np.ndarray, k: int) -> dict[str, float]:
-    """One thread each; NumPy and OpenCV with a tenth of the codes, times ten."""
+    """One thread each, with a tenth of the codes, times ten."""
     import cv2
     import usearch.index
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         yield temporary
+        if target.exists():
+            shutil.copymode(target, temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

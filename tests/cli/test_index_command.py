@@ -131,3 +131,23 @@ def test_what_goes_wrong_is_said(folder):
     assert "64 bits" in run("build", *both, "-o", folder / "y.index", fail=True)
     assert path.read_bytes() == before
     assert not [p for p in folder.iterdir() if ".part" in p.name or p.name == "y.index"]
+
+
+def test_nothing_is_added_when_some_input_is_wrong(folder):
+    path, codes = folder / "x.index", folder / "codes.npy"
+    np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
+    np.save(folder / "few.npy", np.arange(5000, 5012))
+    np.save(folder / "none.npy", np.zeros((0, 8), np.uint8))
+    np.savez(folder / "named.npz", other=np.zeros((3, 8), np.uint8))
+    content = bytearray((folder / "more.npz").read_bytes())
+    content[60:90] = bytes(30)
+    (folder / "bad.npz").write_bytes(content)
+    assert "4 bytes" in run("add", path, codes, folder / "narrow.npy", fail=True)
+    assert "12 ids" in run("add", path, codes, "--ids", folder / "few.npy", fail=True)
+    assert run("info", path, "--json")["codes"] == 300
+    assert "no codes" in run("search", path, folder / "none.npy", fail=True)
+    assert "only other" in run("search", path, folder / "named.npz", fail=True)
+    assert "bad.npz" in run("search", path, folder / "bad.npz", fail=True)
+    np.save(folder / "p.npy", np.zeros((9, 64), np.float32))
+    where = (folder / "queries.npy", "--rerank", folder / "p.npy")
+    assert "one row for each" in run("search", path, *where, fail=True)

@@ -79,3 +79,16 @@ def test_recommendations_follow_size_and_radius():
     assert recommend_index(1_000_000, 128, radius=3).method == "tables"
     assert recommend_index(1_000_000, 128, radius=50).method == "exact"
     assert recommend_index(1000, 128, radius=3).method == "exact"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_that_nobody_holds_can_be_taken_over(index, kind):
+    assert len(from_faiss(to_faiss(index, kind))) == len(index)
+
+
+@pytest.mark.parametrize("options", [{"n_lists": 0}, {"n_lists": 100_000}])
+def test_bad_numbers_of_lists_are_told(index, options):
+    with pytest.raises(ValueError, match=r"above zero|cannot be learned"):
+        to_faiss(index, "ivf", **options)
+    with pytest.raises(ValueError, match="above one"):
+        to_faiss(index, "hnsw", n_links=0)

@@ -145,13 +145,54 @@ def test_both_ways_find_the_same(way, n_queries, monkeypatch):
 def test_more_hits_than_fit_at_a_time(monkeypatch):
     monkeypatch.setattr(passes, "_HITS", 100)
     monkeypatch.setattr(passes, "_GROUP", 64)
-    codes = np.zeros((20_000, 8), np.uint8)
+    monkeypatch.setattr(passes, "_WORTH", 1)  # threads for the smallest work
+    codes = np.zeros((20_003, 8), np.uint8)
+    codes[:9000] = 255  # one thread has more to do than the others
     index = HammingIndex(codes)
+    near = np.arange(9000, 20_003)
     for n_queries in (2, 40):
-        starts, ids, distances = index.search_radius(codes[:n_queries], 0, threads=2)
-        assert np.diff(starts).tolist() == [20_000] * n_queries
-        np.testing.assert_array_equal(ids, np.tile(np.arange(20_000), n_queries))
-        assert not distances.any()
+        for threads in (2, 3):
+            queries = np.zeros((n_queries, 8), np.uint8)
+            starts, ids, distances = index.search_radius(queries, 0, threads=threads)
+            assert np.diff(starts).tolist() == [len(near)] * n_queries
+            np.testing.assert_array_equal(ids, np.tile(near, n_queries))
+            assert not distances.any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
+    monkeypatch.setattr(passes, "_WORTH", 1)
+    rng = np.random.default_rng(5)
+    codes = oracle.random_codes(rng, 7003, 128, alphabet=2000)
+    ids = rng.permutation(9000)[:7003]
+    index = HammingIndex(n_bits=128)
+    for a, b in pairwise([0, 4000, 6005, 7003]):  # falling sizes are not joined
+        index._segments = [*index._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
+    assert len(index._segments) == 3
+    for n_queries in (1, 5, 40):
+        queries = oracle.random_codes(rng, n_queries, 128)
+        expected = oracle.nearest(queries, codes, ids, 11)
+        for found, wanted in zip(index.search(queries, 11, threads=threads), expected):
+            np.testing.assert_array_equal(found, wanted)
+        _, near, distances = index.search_radius(queries, 50, threads=threads)
+        lists = oracle.within(queries, codes, ids, 50)
+        found = list(zip(distances.tolist(), near.tolist()))
+        assert found == [pair for line in lists for pair in line]
+    small = HammingIndex(n_bits=128)
+    for a, b in pairwise([0, 400, 605, 703]):
+        small._segments = [*small._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
+    pairs, distances = small.pairs_within(40, threads=threads)
+    found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
+    assert found == oracle.pairs_within(codes[:703], ids[:703], 40)
+
+
+def test_small_numpy_numbers_do_not_overflow():
+    codes = oracle.random_codes(np.random.default_rng(6), 300, 64)
+    index = HammingIndex(codes)
+    for k in (np.uint8(200), np.int8(100), np.uint16(32_760)):
+        np.testing.assert_array_equal(
+            index.search(codes[:2], k)[1], index.search(codes[:2], int(k))[1]
+        )
 
 
 _GENERIC = """

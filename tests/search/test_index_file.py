@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -430,3 +433,182 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
                 with HammingIndex.open(path, "a") as again:
                     again.add(np.zeros((10, 8), np.uint8), (number) * 50 + np.arange(10))
     reader.close()
+
+
+# -- what a review found ------------------------------------------------------------------------
+
+
+def tear_slot(path: Path) -> None:
+    """Damage the newest slot, as a crash in the middle of its write does."""
+    content = bytearray(path.read_bytes())
+    slots = [int.from_bytes(content[place : place + 8], "little") for place in (1024, 2048)]
+    place = 1024 if slots[0] > slots[1] else 2048
+    content[place + 16 : place + 1024] = bytes(1008)
+    path.write_bytes(content)
+
+
+def test_two_crashes_in_a_row_lose_nothing(filled):
+    path, states = filled
+    tear_slot(path)
+    assert content_of(path) == states[-1]  # the batch had been synced before its slot
+    with HammingIndex.open(path, "a") as index:
+        index.add(np.zeros((1, 3), np.uint8), [9999])
+    tear_slot(path)
+    assert content_of(path) == {**states[-1], 9999: b"\0\0\0"}
+
+
+def test_a_slot_of_a_batch_that_was_cut_off_does_not_come_back(filled):
+    path, states = filled
+    content = path.read_bytes()
+    with HammingIndex.open(path) as index:
+        last = index._file.parts[-1]
+    path.write_bytes(content[: last.start + 10])
+    HammingIndex.open(path, "a").close()
+    header = content[last.start : last.start + 64]  # a new batch of the same size, without payload
+    path.write_bytes(path.read_bytes()[: last.start] + header + bytes(last.size))
+    assert content_of(path) == states[-2]
+
+
+def test_a_damaged_header_is_told_not_passed_over(filled, tmp_path):
+    path, _ = filled
+    content = path.read_bytes()
+    with HammingIndex.open(path) as index:
+        parts = index._file.parts
+    for part in (parts[0], parts[-1]):
+        for place in range(part.start, part.start + 64):
+            damaged = bytearray(content)
+            damaged[place] ^= 4
+            path.write_bytes(damaged)
+            with pytest.raises(IndexFileError, match="bad header"):
+                HammingIndex.open(path)
+
+
+def test_nothing_is_added_to_a_file_that_was_replaced(filled, monkeypatch):
+    path, states = filled
+    index = HammingIndex.open(path, "a")
+    from kdiffhash import files
+
+    def fail(folder):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(files, "_sync_folder", fail)
+    with pytest.raises(OSError, match="broken"):
+        index.compact()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="closed"):
+        index.add(np.zeros((1, 3), np.uint8))
+    assert content_of(path) == states[-1]
+
+
+def test_after_an_interrupted_commit_the_index_is_closed(filled, monkeypatch):
+    path, states = filled
+    index = HammingIndex.open(path, "a")
+    real, calls = os.fsync, []
+
+    def interrupt(file):
+        real(file)
+        calls.append(file)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        index.add(np.zeros((1, 3), np.uint8), [9999])
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="closed"):
+        index.add(np.ones((1, 3), np.uint8), [9998])
+    assert content_of(path) == {**states[-1], 9999: b"\0\0\0"}
+
+
+def test_another_length_in_the_place_of_a_file_is_told(tmp_path):
+    path = tmp_path / "x.index"
+    HammingIndex(np.zeros((3, 8), np.uint8)).save(path)
+    with HammingIndex.open(path) as reader:
+        HammingIndex(np.zeros((3, 64), np.uint8)).save(path)
+        with pytest.raises(IndexFileError, match="512 bits"):
+            reader.refresh()
+        assert reader.search(np.zeros((1, 8), np.uint8), 1)[1].tolist() == [[0]]
+
+
+def test_ids_go_on_after_everything_was_removed(tmp_path):
+    path = tmp_path / "x.index"
+    with HammingIndex.open(path, "a", n_bits=8) as index:
+        index.add(np.zeros((3, 1), np.uint8))
+        index.remove([0, 1, 2])
+        index.compact()
+        assert index.add(np.zeros((1, 1), np.uint8)).tolist() == [3]
+
+
+def test_compacting_joins_batches_and_keeps_permissions(tmp_path):
+    path, rng = tmp_path / "x.index", np.random.default_rng(0)
+    codes = oracle.random_codes(rng, 80_000, 512)
+    with HammingIndex.open(path, "a", n_bits=512) as index:
+        for start in range(0, 80_000, 20_000):
+            index.add(codes[start : start + 20_000])
+        path.chmod(0o600)
+        index.remove(np.arange(0, 80_000, 2))
+        index.compact()
+        assert index.info()["batches"] == 1
+        np.testing.assert_array_equal(index.get(np.arange(1, 80_000, 2)), codes[1::2])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_many_large_batches_need_few_open_files(tmp_path):
+    rng = np.random.default_rng(0)
+    with HammingIndex.open(tmp_path / "x.index", "a", n_bits=4096) as index:
+        for _ in range(150):
+            index.add(oracle.random_codes(rng, 2100, 64).repeat(64, axis=1))
+        files = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+        assert files < 120
+        assert len(index) == 150 * 2100
+    with HammingIndex.open(tmp_path / "x.index") as index:
+        assert index._file.n_maps == 1
+
+
+def test_threads_may_add_to_one_index(tmp_path):
+    path = tmp_path / "x.index"
+    with HammingIndex.open(path, "a", n_bits=24) as index, ThreadPoolExecutor(4) as pool:
+        codes = np.zeros((5, 3), np.uint8)
+        given = list(pool.map(lambda _: index.add(codes), range(60)))
+        assert sorted(np.concatenate(given).tolist()) == list(range(300))
+    assert len(content_of(path)) == 300
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_does_not_write(filled):
+    path, states = filled
+    with HammingIndex.open(path, "a") as index:
+        child = os.fork()
+        if not child:
+            try:
+                index.add(np.zeros((1, 3), np.uint8))
+            except ValueError as error:
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+    assert content_of(path) == states[-1]
+
+
+def test_indexes_can_be_pickled_and_close_their_files(filled):
+    path, states = filled
+    before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+    index = HammingIndex.open(path)
+    other = pickle.loads(pickle.dumps(index))
+    index.close()
+    assert set(other.ids.tolist()) == set(states[-1])
+    del other, index
+    gc.collect()
+    if before:
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    memory = HammingIndex(np.arange(8, dtype=np.uint8)[:, None])
+    memory.remove([3])
+    again = pickle.loads(pickle.dumps(memory))
+    assert again.ids.tolist() == memory.ids.tolist()
+    assert again.add(np.zeros((1, 1), np.uint8)).tolist() == [8]
+
+
+def test_no_folders_are_made(tmp_path):
+    for arguments in ({}, {"n_bits": 8}):
+        with pytest.raises(FileNotFoundError, match="folder"):
+            HammingIndex.open(tmp_path / "typo" / "x.index", "a", **arguments)
+    assert not list(tmp_path.iterdir())

@@ -78,3 +78,21 @@ def test_the_choice_does_not_change_what_is_found():
     np.testing.assert_array_equal(by_tables[0], by_pass[0])
     np.testing.assert_array_equal(by_tables[1], by_pass[1])
     assert len(by_pass[0]) > 1900
+
+
+def test_the_tables_of_an_index_share_their_memory(monkeypatch):
+    monkeypatch.setattr(tables, "_FEWEST", 1)
+    rng = np.random.default_rng(2)
+    codes = oracle.random_codes(rng, 30_000, 64)
+    index = HammingIndex(n_bits=64)
+    for start in range(0, 30_000, 10_000):
+        part = HammingIndex(codes[start : start + 10_000], np.arange(start, start + 10_000))
+        index._segments = [*index._segments, *part._segments]
+    one = 4 * 4 * (10_000 + 2**16)
+    monkeypatch.setattr(tables, "_MEMORY", 2 * one)
+    queries = codes[rng.integers(0, 30_000, 20_000)]
+    starts = index.search_radius(queries, 1).starts
+    assert (np.diff(starts) >= 1).all()
+    made = [t for segment in index._segments for t in segment.tables.values()]
+    assert made
+    assert sum(t.starts.nbytes + t.rows.nbytes for t in made) <= 2 * one

@@ -16,6 +16,11 @@ def code_width(path: Path) -> int:
     return int(first.shape[1])
 
 
+def code_count(path: Path) -> int:
+    """Number of codes in a file."""
+    return _open(path, 1)[0]
+
+
 def _open(path: Path, block: int) -> tuple[int, Iterator[Any]]:
     from .inputs import iter_rows
 
@@ -63,7 +68,10 @@ def tell(
         shown = n_rows if as_json else min(n_rows, 20)
         if shown < n_rows:
             summary = {**summary, "shown": f"the first {shown}; --out FILE.npz writes all"}
-        show({**summary, "rows": [row(i) for i in range(shown)]}, as_json)
+        rows = [row(i) for i in range(shown)]
+        if not as_json:
+            rows = [{name: _listed(value) for name, value in row.items()} for row in rows]
+        show({**summary, "rows": rows}, as_json)
         return
     with replacing(out) as temporary, temporary.open("wb") as file:
         if out.suffix == ".npz":
@@ -71,3 +79,10 @@ def tell(
         else:
             np.save(file, next(iter(arrays.values())))
     show({**summary, "written": str(out)}, as_json)
+
+
+def _listed(value: Any) -> Any:
+    """Lists as a person reads them."""
+    if not isinstance(value, list):
+        return value
+    return ", ".join(f"{item:.4g}" if isinstance(item, float) else str(item) for item in value)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .codes import check_out, code_blocks, code_width, tell
+from .codes import check_out, code_blocks, code_count, code_width, tell
 from .options import Json, Threads
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def build(
     """Make an index file from codes; it appears when all of them are in it."""
     from .. import HammingIndex
     from ..files import replacing
-    from ..search.index_file import lock_path
+    from ..search.index_file import changing, lock_path
     from .commands import check_writable
     from .output import show
 
@@ -54,7 +54,7 @@ def build(
         raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
     start = time.perf_counter()
     n_bits = bits or 8 * code_width(codes[0])
-    with replacing(out) as temporary:
+    with changing(out), replacing(out) as temporary:
         try:
             with HammingIndex.open(temporary, "a", n_bits=n_bits) as index:
                 n = _add_all(index, codes, ids, as_json)
@@ -103,6 +103,8 @@ def search(
     check_out(out)
     chosen = None if allowed is None else open_npy(allowed)
     projections = None if rerank is None else open_npy(rerank)
+    if projections is not None and len(projections) != code_count(queries):
+        raise ValueError(f"{rerank} must have one row for each of {code_count(queries)} queries")
     found: list[tuple[Any, Any]] = []
     done = 0
     with HammingIndex.open(path) as index:
@@ -113,9 +115,12 @@ def search(
             found.append(index.search(block, k, allowed=chosen, rerank=some, threads=threads))
             done += len(block)
         n_codes = len(index)
-    ids = np.concatenate([np.empty((0, 0), np.int64), *(ids for _, ids in found)], axis=None)
-    distances = np.concatenate([np.empty(0, np.int32), *(d for d, _ in found)], axis=None)
-    arrays = {name: x.reshape(done, -1) for name, x in (("ids", ids), ("distances", distances))}
+    if not found:
+        raise ValueError(f"{queries} holds no codes")
+    arrays = {
+        "ids": np.concatenate([ids for _, ids in found]),
+        "distances": np.concatenate([distances for distances, _ in found]),
+    }
 
     def row(q: int) -> dict[str, Any]:
         return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
@@ -201,7 +206,7 @@ def remove(
     chosen = []
     for value in ids:
         if value.endswith(".npy"):
-            chosen.append(np.asarray(open_npy(Path(value))))
+            chosen.append(np.asarray(open_npy(Path(value))).astype(np.int64, casting="same_kind"))
         elif value.lstrip("-").isdigit():
             chosen.append(np.array([int(value)]))
         else:
@@ -255,13 +260,24 @@ def info(path: IndexArgument, as_json: Json = False) -> None:
 
 
 def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool) -> int:
+    from ..codes import n_bytes
     from ..files import open_npy
 
+    for path in codes:
+        if code_count(path) and code_width(path) != n_bytes(index.n_bits):
+            raise ValueError(
+                f"{path} has codes of {code_width(path)} bytes, but the index has codes of "
+                f"{index.n_bits} bits"
+            )
     if ids is not None and len(ids) != len(codes):
         raise ValueError(f"{len(codes)} files of codes came with {len(ids)} files of ids")
     total = 0
     for number, path in enumerate(codes):
         chosen = None if ids is None else open_npy(ids[number])
+        if chosen is not None and len(chosen) != code_count(path):
+            raise ValueError(
+                f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them"
+            )
         done = 0
         for block in code_blocks(path, _BATCH, f"adding {path.name}", quiet):
             some = None if chosen is None else chosen[done : done + len(block)]
@@ -270,7 +286,5 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
             done += len(block)
-        if chosen is not None and len(chosen) != done:
-            raise ValueError(f"{path} has {done} codes, but there are {len(chosen)} ids for them")
         total += done
     return total

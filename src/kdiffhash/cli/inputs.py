@@ -143,9 +143,12 @@ def _stream_npz(path: Path, block: int) -> tuple[int, Iterator[Array]]:
             member = names[next(name for name in _ROWS if name in names)]
             with archive.open(member) as stream:
                 shape, fortran, dtype = _read_header(stream)
-    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError) as error:
-        wanted = ", ".join(_ROWS)
-        raise ValueError(f"{path} is not an .npz with an array named {wanted}: {error}") from error
+    except StopIteration:
+        raise ValueError(
+            f"{path} has none of the arrays {', '.join(_ROWS)}, only {', '.join(names)}"
+        ) from None
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is not a readable .npz file: {error}") from error
     _check_rows(shape, path)
     n_rows, width = shape
 

@@ -13,8 +13,8 @@ from ..search.tables import cheapest_parts
 
 Kind = Literal["flat", "ivf", "hnsw", "multihash"]
 
-#: Codes above which FAISS's HNSW, finding 95 % of the ten nearest, answers batches of queries
-#: sooner than exact search, on real codes of 64 to 512 bits (benchmarks/crossover.py).
+#: About so many codes make FAISS's HNSW, finding 95 % of the ten nearest, as quick in batches as
+#: exact search, on real codes of 64 to 512 bits (benchmarks/crossover.py).
 HNSW_PAYS = 100_000
 
 
@@ -58,12 +58,16 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
         raise ValueError(f"kind must be one of {', '.join(known)}, got {kind!r}")
     if wrong := set(options) - set(known[kind]):
         raise ValueError(f"{kind} has no option {', '.join(sorted(wrong))}")
+    if any(value < 2 - (name != "n_links") for name, value in options.items()):
+        raise ValueError(f"options must be above zero, n_links above one, got {options}")
     ids = index.ids
     codes, bits = index.get(ids), index.n_bits
     if kind == "ivf":
         if not len(ids):
             raise ValueError("an IVF index learns its lists from codes, and there are none")
-        n_lists = options.get("n_lists", max(1, min(len(ids), int(4 * len(ids) ** 0.5))))
+        n_lists = options.get("n_lists", min(len(ids), int(4 * len(ids) ** 0.5)))
+        if n_lists > len(ids):
+            raise ValueError(f"{n_lists} lists cannot be learned from {len(ids)} codes")
         quantizer = faiss.IndexBinaryFlat(bits)
         made = faiss.IndexBinaryIVF(quantizer, bits, n_lists)
         made.own_fields = True
@@ -96,7 +100,8 @@ def from_faiss(index: Any) -> HammingIndex:
         Flat, IVF, HNSW or MultiHash, with or without a map of ids.
     """
     faiss = need("faiss", "faiss")
-    index = faiss.downcast_IndexBinary(index)
+    owner = index  # what is inside lives as long as this
+    index = faiss.downcast_IndexBinary(owner)
     ids: NDArray[np.int64] | None = None
     if isinstance(index, faiss.IndexBinaryIDMap):
         ids = faiss.vector_to_array(index.id_map)
@@ -121,7 +126,7 @@ def from_faiss(index: Any) -> HammingIndex:
         if not isinstance(index, faiss.IndexBinaryFlat):
             raise ValueError(f"codes cannot be taken out of a {type(index).__name__}")
         codes = faiss.vector_to_array(index.xb).reshape(-1, width)
-    return HammingIndex(codes, ids, n_bits=index.d)
+    return HammingIndex(codes, ids, n_bits=owner.d)
 
 
 def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommendation:
@@ -158,9 +163,11 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
             return Recommendation("tables", f"few rows share a part at {radius} of {n_bits} bits")
         return Recommendation("exact", "tables pay for smaller radii or more codes only")
     if n <= HNSW_PAYS:
-        return Recommendation("exact", f"up to {HNSW_PAYS:,} codes nothing is quicker")
+        return Recommendation(
+            "exact", f"up to some {HNSW_PAYS:,} codes a graph gains little or nothing"
+        )
     return Recommendation(
         "hnsw",
-        f"above {HNSW_PAYS:,} codes a graph answers sooner than a pass over all, after it was "
+        f"above some {HNSW_PAYS:,} codes a graph answers sooner than a pass over all, after it was "
         "built; stay with exact search where none of the nearest may be missed",
     )

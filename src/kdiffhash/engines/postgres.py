@@ -397,11 +397,12 @@ class PostgresStore:
     ) -> int:
         """Add one batch; how many of its rows were not there yet."""
         with self._transaction() as cursor:
-            query = "SELECT count(*) FROM {table} WHERE id = ANY(%s)"
-            (there,) = self._run(cursor, query, ids.tolist()).fetchone()
-            if not there:
-                self._copy(cursor, self.table, codes, ids, data, n_bits)
+            try:
+                with self._connection.transaction():
+                    self._copy(cursor, self.table, codes, ids, data, n_bits)
                 return len(ids)
+            except self._psycopg.errors.UniqueViolation:
+                pass  # some of the batch is there already
             self._stage(cursor, codes, ids, data, n_bits)
             query = (
                 "SELECT s.id FROM kdiffhash_staged s JOIN {table} t USING (id) "

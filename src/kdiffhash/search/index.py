@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from .index_file import MAX_BITS, REMOVED, VERSION, IndexFile, damage, write_fil
 from .segment import Ids, Segment, Words, join, make_segment, n_words, to_codes, to_words
 
 _BATCH = 2**20  # rows of a segment that `save` and `compact` write
+_MAPS = 64  # maps of a file that a writer holds before it makes one of them
 _SMALL = 2**20  # rows up to which a segment in memory is joined with the next
 
 
@@ -67,11 +69,16 @@ class HammingIndex:
     ) -> None:
         if codes is None and n_bits is None:
             raise ValueError("an empty index needs n_bits, the length of the codes to come")
+        if codes is None and ids is not None:
+            raise ValueError("ids came without codes")
         if n_bits is None:
             n_bits = 8 * _check_rows(codes).shape[1]
         self.n_bits = _check_n_bits(n_bits)
         self._file: IndexFile | None = None
+        # Never changed in place: searches on other threads go on with the list they have.
         self._segments: list[Segment] = []
+        self._n_loaded = 0  # parts of the file that are in the segments
+        self._changing = threading.RLock()
         self._next_id = 0
         if codes is not None:
             self.add(codes, ids)
@@ -114,8 +121,12 @@ class HammingIndex:
             file.close()
             raise ValueError(f"{path} holds codes of {file.n_bits} bits, not {n_bits}")
         index = cls(n_bits=file.n_bits)
+        try:
+            index._load(file)
+        except BaseException:
+            file.close()
+            raise
         index._file = file
-        index._load(file)
         return index
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -130,6 +141,12 @@ class HammingIndex:
         if self._file is not None:
             self._file.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process an index file is opened anew, for reading."""
+        if self._file is not None:
+            return type(self).open, (str(self._file.path.resolve()),)
+        return _unpickled, (type(self), self.n_bits, self._segments, self._next_id)
+
     def __enter__(self) -> Self:
         return self
 
@@ -140,48 +157,57 @@ class HammingIndex:
         """See what another process has added or removed since the file was opened."""
         if self._file is None:
             return
-        known = len(self._file.parts)
-        if self._file.refresh():
-            self._segments, known = [], 0
-        self._load(self._file, known)
+        with self._changing:
+            if self._file.refresh():
+                self._n_loaded = 0
+            self._load(self._file)
 
     def compact(self) -> None:
         """Drop removed rows for good, and join small batches.
 
         Readers that have the file open go on with the old one until they refresh.
         """
-        if self._file is None:
-            self._segments = list(self._batches())
-            return
-        self._file.replace(self._batches())
-        self._segments = []
-        self._load(self._file)
+        with self._changing:
+            if self._file is None:
+                self._segments = list(self._batches())
+                return
+            self._file.replace(self._batches())
+            self._n_loaded = 0
+            self._load(self._file)
 
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """Read every byte of an index file; a sentence for each damage that was found."""
         return [found for found in damage(Path(path)) if found is not None]
 
-    def _load(self, file: IndexFile, known: int = 0) -> None:
-        """Take over the parts of the file from number `known` on."""
-        for part in file.parts[known:]:
+    def _load(self, file: IndexFile) -> None:
+        """Take over the parts of the file that are not here yet, all at once."""
+        if file.n_maps > _MAPS:
+            file.forget_maps()
+            self._n_loaded = 0
+        segments = self._segments if self._n_loaded else []
+        for part in file.parts[self._n_loaded :]:
             if part.kind == REMOVED:
-                self._mark_removed(file.read_removed(part))
+                segments = _without(segments, file.read_removed(part))
             else:
-                self._take(file.read_rows(part))
+                segments = _with(segments, file.read_rows(part))
+        self._segments, self._n_loaded = segments, len(file.parts)
         self._next_id = file.slot.next_id
 
     def _batches(self) -> Iterator[Segment]:
-        """The kept rows as segments of a good size, those with following ids first."""
+        """The kept rows as segments of a good size."""
+        words: list[Words] = []
+        ids: list[Ids] = []
         for segment in self._segments:
             for start in range(0, segment.n_rows, _BATCH):
-                last = min(start + _BATCH, segment.n_rows)
-                if segment.kept is None and start == 0 and last == segment.n_rows:
-                    yield segment
-                    continue
-                rows = segment.kept_rows(start, last)
-                if len(rows):
-                    yield make_segment(segment.words_of(rows), segment.ids_of(rows))
+                rows = segment.kept_rows(start, min(start + _BATCH, segment.n_rows))
+                words.append(segment.words_of(rows))
+                ids.append(segment.ids_of(rows))
+                if sum(map(len, ids)) >= _BATCH:
+                    yield make_segment(np.concatenate(words), np.concatenate(ids))
+                    words, ids = [], []
+        if sum(map(len, ids)):
+            yield make_segment(np.concatenate(words), np.concatenate(ids))
 
     # -- what is in it --------------------------------------------------------------------------
 
@@ -224,33 +250,38 @@ class HammingIndex:
         ids : int64 array of shape (n,)
         """
         array = self._check_codes(codes)
-        if ids is None:
-            if self._next_id + len(array) > 2**63 - 1:
-                raise ValueError("there are no ids left above the highest; give ids")
-            chosen = np.arange(self._next_id, self._next_id + len(array), dtype=np.int64)
-        else:
-            chosen = self._check_new_ids(ids, len(array))
-        if not len(array):
+        with self._changing:
+            if ids is None:
+                if self._next_id + len(array) > 2**63 - 1:
+                    raise ValueError("there are no ids left above the highest; give ids")
+                chosen = np.arange(self._next_id, self._next_id + len(array), dtype=np.int64)
+            else:
+                chosen = self._check_new_ids(ids, len(array))
+            if not len(array):
+                return chosen
+            segment = make_segment(to_words(array, self.n_bits), chosen)
+            next_id = max(self._next_id, segment.last_id + 1)
+            if self._file is not None:
+                self._file.add_rows(segment, next_id)
+                self._load(self._file)
+            else:
+                self._segments, self._next_id = _with(self._segments, segment), next_id
             return chosen
-        segment = make_segment(to_words(array, self.n_bits), chosen)
-        next_id = max(self._next_id, segment.last_id + 1)
-        if self._file is not None:
-            segment = self._file.read_rows(self._file.add_rows(segment, next_id))
-        self._next_id = next_id
-        self._take(segment)
-        return chosen
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove codes by their ids, all of which must be there."""
         chosen = _check_ids(ids)
-        missing = chosen[~self._contains(chosen)]
-        if len(missing):
-            raise KeyError(f"{len(missing)} ids are not in the index, among them {missing[0]}")
-        if not len(chosen):
-            return
-        if self._file is not None:
-            self._file.add_removal(np.unique(chosen))
-        self._mark_removed(chosen)
+        with self._changing:
+            missing = chosen[~self._contains(chosen)]
+            if len(missing):
+                raise KeyError(f"{len(missing)} ids are not in the index, among them {missing[0]}")
+            if not len(chosen):
+                return
+            if self._file is not None:
+                self._file.add_removal(np.unique(chosen))
+                self._load(self._file)
+            else:
+                self._segments = _without(self._segments, chosen)
 
     def get(self, ids: ArrayLike) -> Codes:
         """Codes by their ids, all of which must be there.
@@ -264,7 +295,7 @@ class HammingIndex:
         codes : uint8 array of shape (n, n_bytes)
         """
         chosen = _check_ids(ids)
-        words, found = self._words_by_id(chosen)
+        words, found = _words_by_id(self._segments, self.n_bits, chosen)
         if not found.all():
             raise KeyError(
                 f"{(~found).sum()} ids are not in the index, among them {chosen[~found][0]}"
@@ -313,14 +344,15 @@ class HammingIndex:
         words = self._query_words(queries)
         if not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be a whole number above zero, got {k!r}")
+        k = int(k)  # small NumPy numbers would overflow
         segments = self._segments if allowed is None else self._restricted(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
         if rerank is None:
             return passes.nearest(segments, words, min(k, n_codes), threads)
         projections, factor = self._check_rerank(rerank, len(words))
-        many = min(int(k) * factor, n_codes)
+        many = min(k * factor, n_codes)
         _, ids = passes.nearest(segments, words, many, threads)
-        return self._ordered_anew(projections, ids, min(k, n_codes), threads)
+        return _ordered_anew(segments, projections, ids, min(k, n_codes), threads)
 
     def search_radius(
         self, queries: ArrayLike, radius: int, *, threads: int | None = None
@@ -381,42 +413,11 @@ class HammingIndex:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _take(self, segment: Segment) -> None:
-        """Add a segment, joined with others in memory that are not much larger."""
-        segments = list(self._segments)  # searches on other threads go on with the old list
-        while (
-            segments
-            and segments[-1].n_rows <= min(2 * segment.n_rows, _SMALL)
-            and not (segments[-1].mapped or segment.mapped)
-        ):
-            segment = join(segments.pop(), segment)
-        self._segments = [*segments, segment]
-
-    def _mark_removed(self, ids: Ids) -> None:
-        segments = []
-        for segment in self._segments:
-            rows = segment.rows_of(ids)
-            if np.any(rows >= 0):
-                segment = segment.without(rows[rows >= 0])
-            if segment.n_kept:
-                segments.append(segment)
-        self._segments = segments
-
     def _contains(self, ids: Ids) -> NDArray[np.bool_]:
         found = np.zeros(len(ids), bool)
         for segment in self._segments:
             found |= segment.rows_of(ids) >= 0
         return found
-
-    def _words_by_id(self, ids: Ids) -> tuple[Words, NDArray[np.bool_]]:
-        words = np.zeros((len(ids), n_words(self.n_bits)), np.uint64)
-        found = np.zeros(len(ids), bool)
-        for segment in self._segments:
-            rows = segment.rows_of(ids)
-            here = rows >= 0
-            words[here] = segment.words_of(rows[here])
-            found |= here
-        return words, found
 
     def _restricted(self, allowed: ArrayLike) -> list[Segment]:
         """Segments in which only allowed rows count."""
@@ -443,29 +444,6 @@ class HammingIndex:
                 bits[rows] = True
                 segments.append(replace(segment, kept=np.packbits(bits, bitorder="little")))
         return segments
-
-    def _ordered_anew(
-        self, projections: NDArray[np.float32], ids: Ids, k: int, threads: int | None
-    ) -> tuple[NDArray[np.float32], Ids]:
-        n, many = ids.shape
-        distances, chosen = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
-
-        def make_worker() -> Any:
-            def work(start: int, stop: int) -> None:
-                words, _ = self._words_by_id(ids[start:stop].reshape(-1))
-                weights = np.empty((stop - start, many), np.float32)
-                weigh_differing(
-                    words.reshape(stop - start, many, -1), projections[start:stop], weights
-                )
-                order = np.lexsort((ids[start:stop], weights))[:, :k]
-                distances[start:stop] = np.take_along_axis(weights, order, axis=1)
-                chosen[start:stop] = np.take_along_axis(ids[start:stop], order, axis=1)
-
-            return work
-
-        if n and many:
-            run_tiles(make_worker, n, 64, threads)
-        return distances, chosen
 
     def _check_codes(self, codes: ArrayLike) -> Codes:
         array = _check_rows(codes)
@@ -515,6 +493,14 @@ class HammingIndex:
         return array, int(factor)
 
 
+def _unpickled(
+    kind: type[HammingIndex], n_bits: int, segments: list[Segment], next_id: int
+) -> HammingIndex:
+    index = kind(n_bits=n_bits)
+    index._segments, index._next_id = segments, next_id
+    return index
+
+
 def _check_n_bits(n_bits: int) -> int:
     if not isinstance(n_bits, int | np.integer) or not 1 <= n_bits <= MAX_BITS:
         raise ValueError(f"n_bits must be a whole number from 1 to {MAX_BITS}, got {n_bits!r}")
@@ -547,3 +533,64 @@ def _concatenated(found: Iterable[tuple[Ids, Ids, NDArray[np.int32]]]) -> tuple[
     return tuple(  # type: ignore[return-value]
         np.concatenate([np.empty(0, kind), *column]) for kind, column in zip(kinds, columns)
     )
+
+
+def _with(segments: list[Segment], segment: Segment) -> list[Segment]:
+    """Segments and one more, joined with others in memory that are not much larger."""
+    segments = list(segments)
+    while (
+        segments
+        and segments[-1].n_rows <= min(2 * segment.n_rows, _SMALL)
+        and not (segments[-1].mapped or segment.mapped)
+    ):
+        segment = join(segments.pop(), segment)
+    return [*segments, segment]
+
+
+def _without(segments: list[Segment], ids: Ids) -> list[Segment]:
+    """Segments in which some ids count no more."""
+    left = []
+    for segment in segments:
+        rows = segment.rows_of(ids)
+        if np.any(rows >= 0):
+            segment = segment.without(rows[rows >= 0])
+        if segment.n_kept:
+            left.append(segment)
+    return left
+
+
+def _words_by_id(segments: list[Segment], n_bits: int, ids: Ids) -> tuple[Words, NDArray[np.bool_]]:
+    """Codes by ids, as words, and which of the ids are there."""
+    words = np.zeros((len(ids), n_words(n_bits)), np.uint64)
+    found = np.zeros(len(ids), bool)
+    for segment in segments:
+        rows = segment.rows_of(ids)
+        here = rows >= 0
+        words[here] = segment.words_of(rows[here])
+        found |= here
+    return words, found
+
+
+def _ordered_anew(
+    segments: list[Segment],
+    projections: NDArray[np.float32],
+    ids: Ids,
+    k: int,
+    threads: int | None,
+) -> tuple[NDArray[np.float32], Ids]:
+    """The k of some ids whose differing bits have the least projections."""
+    n, many = ids.shape
+    distances, chosen = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+
+    def work(start: int, stop: int) -> None:
+        some = ids[start:stop]
+        words, _ = _words_by_id(segments, projections.shape[1], some.reshape(-1))
+        weights = np.empty(some.shape, np.float32)
+        weigh_differing(words.reshape(*some.shape, -1), projections[start:stop], weights)
+        order = np.lexsort((some, weights))[:, :k]
+        distances[start:stop] = np.take_along_axis(weights, order, axis=1)
+        chosen[start:stop] = np.take_along_axis(some, order, axis=1)
+
+    if n and many:
+        run_tiles(lambda: work, n, 64, threads)
+    return distances, chosen

@@ -14,6 +14,7 @@ the slots and the headers of the segments, whatever the size of the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -83,6 +84,7 @@ class IndexFile:
 
     def __init__(self, path: Path, writable: bool = False) -> None:
         self.path, self.writable = path, writable
+        self.n_bits, self.n_maps, self._process = 0, 0, os.getpid()
         self._lock = _lock(path) if writable else None
         self._file: int | None = None
         try:
@@ -92,22 +94,42 @@ class IndexFile:
             raise
 
     def _open(self) -> None:
-        self._file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | _BINARY)
-        self.n_bits = _read_first(self._file, self.path)
-        self.slot, self.parts = _read_parts(self._file, self.path, self.n_bits)
+        """Open the file that is there now, in the place of the one that was."""
+        file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | _BINARY)
+        try:
+            n_bits = _read_first(file, self.path)
+            if self._file is not None and n_bits != self.n_bits:
+                raise IndexFileError(
+                    f"{self.path} now holds codes of {n_bits} bits instead of {self.n_bits}; "
+                    "open it again"
+                )
+            slot, parts = _read_parts(file, self.path, n_bits)
+            if self.writable:
+                _settle(file, slot)
+        except BaseException:
+            os.close(file)
+            raise
+        old, self._file = self._file, file
+        if old is not None:
+            os.close(old)
+        self.n_bits, self.slot, self.parts = n_bits, slot, parts
+        self.forget_maps()
 
     @classmethod
     def create(cls, path: Path, n_bits: int) -> Self:
         """Write an empty index file, which must not be there yet, and open it for adding."""
-        lock = _lock(path)
-        try:
+        with changing(path):
             if path.exists():
-                raise FileExistsError(17, "there is a file already; remove it first", str(path))
+                raise FileExistsError(
+                    errno.EEXIST, "there is a file already; remove it first", str(path)
+                )
             with replacing(path) as temporary:
                 temporary.write_bytes(empty_file(n_bits))
-        finally:
-            lock.release()
         return cls(path, writable=True)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
 
     def close(self) -> None:
         """Give the lock back. What was mapped stays readable while it is in use."""
@@ -120,13 +142,20 @@ class IndexFile:
 
     def refresh(self) -> bool:
         """Look at what the file holds now; whether another one has taken its place."""
-        here, there = os.fstat(self._handle()), self.path.stat()
-        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-            os.close(self._handle())
+        if self._is_replaced():
             self._open()
             return True
         self.slot, self.parts = _read_parts(self._handle(), self.path, self.n_bits)
         return False
+
+    def forget_maps(self) -> None:
+        """Map the file anew when it is read next; each map holds an open file."""
+        self._map: NDArray[np.uint8] | None = None
+        self.n_maps = 0
+
+    def _is_replaced(self) -> bool:
+        here, there = os.fstat(self._handle()), self.path.stat()
+        return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
 
     def read_rows(self, part: Part) -> Segment:
         """The rows of a part: mapped, or read where they are few."""
@@ -145,11 +174,14 @@ class IndexFile:
         start = part.start + _HEADER_SIZE
         if part.size < _SMALL:
             return np.frombuffer(_read(self._handle(), part.size, start), np.uint8)
-        skip = start % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(
-            self._handle(), part.size + skip, access=mmap.ACCESS_READ, offset=start - skip
-        )
-        return np.frombuffer(mapped, np.uint8)[skip:]
+        if self._map is None or len(self._map) < part.end:  # one map for all parts so far
+            try:
+                mapped = mmap.mmap(self._handle(), self.slot.end, access=mmap.ACCESS_READ)
+            except OSError:  # no more maps: the batch is there, so it must be readable
+                return np.frombuffer(_read(self._handle(), part.size, start), np.uint8)
+            self._map = np.frombuffer(mapped, np.uint8)
+            self.n_maps += 1
+        return self._map[start : part.end]
 
     def add_rows(self, segment: Segment, next_id: int) -> Part:
         """Append a batch of rows; it is there for good when this returns, or not at all."""
@@ -166,12 +198,19 @@ class IndexFile:
     def replace(self, segments: Iterator[Segment]) -> None:
         """Put a new file with these rows in the place of this one."""
         self._check_writable()
-        write_file(self.path, self.n_bits, segments, self.slot.next_id, lock=False)
-        self.refresh()
+        try:
+            write_file(self.path, self.n_bits, segments, self.slot.next_id, lock=False)
+            self.refresh()
+        except BaseException:
+            if self._is_replaced():  # what is added to the old file would be lost
+                self.close()
+            raise
 
     def _check_writable(self) -> None:
         if not self.writable:
             raise ValueError(f"{self.path} is open for reading; open it with mode='a' to change it")
+        if os.getpid() != self._process:
+            raise ValueError(f"{self.path} was opened before a fork; let one process change it")
 
     def _append(
         self, kind: int, n: int, first_id: int, arrays: list[NDArray[Any]], next_id: int
@@ -197,11 +236,13 @@ class IndexFile:
             raise _told(error, f"{self.path}: nothing was added, the rest is intact") from None
         new = Slot(sequence, part.end, slot.n_segments + 1, next_id)
         try:
-            _write(file, _slot_bytes(new), _PART * (1 + sequence % 2))
-            os.fsync(file)
+            _write_slot(file, new)
         except OSError as error:  # nobody knows which slot is on the disk
             self.close()
             raise _told(error, f"{self.path}: open the index again to see its state") from None
+        except BaseException:
+            self.close()
+            raise
         self.slot, self.parts = new, [*self.parts, part]
         return part
 
@@ -215,20 +256,15 @@ def write_file(
     path: Path, n_bits: int, segments: Iterator[Segment], next_id: int, lock: bool = True
 ) -> None:
     """Write a whole index file, which takes the place of any that is there when it is complete."""
-    held = _lock(path) if lock else None
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(empty_file(n_bits))
-            new = IndexFile(temporary, writable=True)
-            try:
-                for segment in segments:
-                    new.add_rows(segment, max(next_id, segment.last_id + 1))
-            finally:
-                new.close()
-                lock_path(temporary).unlink(missing_ok=True)
-    finally:
-        if held is not None:
-            held.release()
+    with changing(path) if lock else contextlib.nullcontext(), replacing(path) as temporary:
+        temporary.write_bytes(empty_file(n_bits, next_id))
+        new = IndexFile(temporary, writable=True)
+        try:
+            for segment in segments:
+                new.add_rows(segment, max(next_id, segment.last_id + 1))
+        finally:
+            new.close()
+            lock_path(temporary).unlink(missing_ok=True)
 
 
 def damage(path: Path) -> Iterator[str | None]:
@@ -267,10 +303,10 @@ def damage(path: Path) -> Iterator[str | None]:
         os.close(file)
 
 
-def empty_file(n_bits: int) -> bytes:
+def empty_file(n_bits: int, next_id: int = 0) -> bytes:
     """The content of an index file that holds nothing."""
     first = _sealed(_FIRST.pack(_MAGIC, VERSION, n_bits), _PART)
-    return first + _slot_bytes(Slot(0, _HEAD, 0, 0)) + bytes(2 * _PART)
+    return first + _slot_bytes(Slot(0, _HEAD, 0, next_id)) + bytes(2 * _PART)
 
 
 # -- reading what may be damaged ----------------------------------------------------------------
@@ -296,13 +332,17 @@ def _read_first(file: int, path: Path) -> int:
 def _read_parts(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Part]]:
     """The newest state that is there as a whole."""
     slots = sorted(_read_slots(file), reverse=True)
-    where = "its slots are damaged"
+    where, size = "its slots are damaged", os.fstat(file).st_size
     for slot in slots:
+        if slot.end > size:  # the last batch was cut off; the older slot knows nothing of it
+            where = f"it ends at byte {size} instead of {slot.end}"
+            continue
         parts, where = _walk(file, slot, n_bits)
-        if parts is not None:
-            if len(slots) == 1:
-                slot, parts = _roll_forward(file, slot, parts, n_bits)
-            return slot, parts
+        if parts is None:
+            break
+        if len(slots) == 1:
+            slot, parts = _roll_forward(file, slot, parts, n_bits)
+        return slot, parts
     raise IndexFileError(
         f"{path} is damaged: {where}; restore it from a copy, or build it again from the codes"
     )
@@ -319,9 +359,6 @@ def _read_slot(content: bytes) -> Slot | None:
 
 def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Part] | None, str]:
     """The parts up to a slot's end, or None and what is wrong."""
-    size = os.fstat(file).st_size
-    if slot.end > size:
-        return None, f"it ends at byte {size} instead of {slot.end}"
     parts: list[Part] = []
     place = _HEAD
     while place < slot.end:
@@ -356,6 +393,22 @@ def _roll_forward(file: int, slot: Slot, parts: list[Part], n_bits: int) -> tupl
     return Slot(slot.sequence + 1, part.end, slot.n_segments + 1, next_id), [*parts, part]
 
 
+def _settle(file: int, slot: Slot) -> None:
+    """Before a writer starts: let the slots on the disk tell of this state and no other.
+
+    A torn slot would otherwise be the only other one when the next commit is torn, and one that
+    tells of a batch that was cut off might come to fit the next batch.
+    """
+    number = slot.sequence % 2
+    if _read_slot(_read(file, _PART, _PART * (1 + number))) != slot:
+        _write_slot(file, slot)
+    content = _read(file, _PART, _PART * (2 - number))
+    other = _read_slot(content)
+    if any(content) and (other is None or other.sequence > slot.sequence):
+        _write(file, bytes(_PART), _PART * (2 - number))
+        os.fsync(file)
+
+
 def _read_part(file: int, place: int, sequence: int, n_bits: int) -> Part | None:
     content = _read(file, _HEADER_SIZE, place)
     if not _is_whole(content, _HEADER_SIZE):
@@ -382,6 +435,11 @@ def _slot_bytes(slot: Slot) -> bytes:
     return _sealed(_SLOT.pack(*slot), _PART)
 
 
+def _write_slot(file: int, slot: Slot) -> None:
+    _write(file, _slot_bytes(slot), _PART * (1 + slot.sequence % 2))
+    os.fsync(file)
+
+
 def _sealed(content: bytes, size: int) -> bytes:
     """Content, zeros, and the checksum of both, `size` bytes together."""
     content = content.ljust(size - _CRC.size, b"\0")
@@ -397,11 +455,17 @@ def _is_whole(content: bytes, size: int = _PART) -> bool:
 
 def _read(file: int, size: int, place: int) -> bytes:
     """Up to `size` bytes from a place on; fewer at the end of the file."""
-    os.lseek(file, place, os.SEEK_SET)
     pieces: list[bytes] = []
-    while size and (piece := os.read(file, min(size, 2**26))):
+    while size:
+        if hasattr(os, "pread"):
+            piece = os.pread(file, min(size, 2**26), place)
+        else:  # Windows
+            os.lseek(file, place, os.SEEK_SET)
+            piece = os.read(file, min(size, 2**26))
+        if not piece:
+            break
         pieces.append(piece)
-        size -= len(piece)
+        size, place = size - len(piece), place + len(piece)
     return b"".join(pieces)
 
 
@@ -434,13 +498,25 @@ def lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
+@contextlib.contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Hold the lock of an index file, which need not be there yet."""
+    lock = _lock(path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _lock(path: Path) -> filelock.BaseFileLock:
     path = path.resolve()
-    lock = filelock.FileLock(lock_path(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder", str(path.parent))
+    lock = filelock.FileLock(lock_path(path), thread_local=False)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         raise BlockingIOError(
-            11, f"another process is changing {path}; wait until it is done"
+            errno.EAGAIN, f"another process is changing {path}; wait until it is done"
         ) from None
     return lock

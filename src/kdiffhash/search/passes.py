@@ -25,6 +25,7 @@ from .segment import Ids, Segment, Words, read_only
 _UNROLLED = 8  # words up to which a query is held in registers
 FEW = 16  # queries below which the work on slabs does not pay
 _STATE = 2**26  # bytes of what is kept for a group of queries, on each thread
+_REACTION = 2e9  # nanoseconds of work, about, between two looks at what else happens
 _WORTH = 400_000  # nanoseconds of work for which a thread is woken
 _GROUP = 4096  # queries of a pass for all within a limit
 _HITS = 2**20  # hits that are gathered at a time
@@ -57,7 +58,9 @@ def nearest(
     if not n or not k:
         return distances, ids
     state = 12 * (3 * k + 64) + 5 * bits  # bytes that are kept for a query
-    group = max(1, min(n, _STATE // state))
+    n_rows = sum(segment.n_rows for segment in segments)
+    soon = int(_REACTION / (0.1 * n_rows * queries.shape[1]))  # queries, so that Ctrl-C is heard
+    group = max(1, min(n, _STATE // state, max(soon, 256)))
     get_ready(queries.shape[1], group, k)
     pieces = [Piece(segment, 0, segment.n_rows) for segment in segments]
     workers = _workers(pieces, n, threads)
@@ -132,9 +135,9 @@ def within_piece(
         def go_on(i: int, some: slice, places: list[Place], sinks: list[Sink]) -> None:
             places[i] = _pass(parts[i], queries[some], sinks[i], *places[i])
 
-        while any(place[0] < part.last for place, part in zip(places, parts)):
-            run_plain([partial(go_on, i, some, places, sinks) for i in range(len(parts))])
-            for sink in sinks:
+        while left := [i for i, part in enumerate(parts) if places[i][0] < part.last]:
+            run_plain([partial(go_on, i, some, places, sinks) for i in left])
+            for sink in (sinks[i] for i in left):
                 size = int(sink.sizes[0])
                 owners, rows = sink.owners[:size] + start, sink.rows[0, :size].copy()
                 yield owners, rows, sink.distances[0, :size].copy()

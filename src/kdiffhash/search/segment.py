@@ -35,6 +35,8 @@ class Segment:
         Whether the blocks lie in a file that is mapped into memory.
     tables : dict
         Tables of multi-index hashing that were made so far, by their number of parts.
+    shares : dict
+        For them, which share of the rows has the same part as a row, on average, by a sample.
     """
 
     blocks: Words
@@ -44,6 +46,7 @@ class Segment:
     kept: NDArray[np.uint8] | None = None
     mapped: bool = False
     tables: dict[int, Tables] = field(default_factory=dict)
+    shares: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def n_words(self) -> int:

@@ -24,7 +24,7 @@ from .segment import Ids, Segment, Words, n_words
 
 _WIDTHS = range(8, 25)  # bits of a part
 _FEWEST = 2**13  # rows below which a pass is always quick enough
-_MEMORY = 2**30  # bytes that the tables of a segment may take
+_MEMORY = 2**30  # bytes that the tables of an index may take
 _SAMPLE = 4096  # rows from which the sizes of buckets are estimated
 # Nanoseconds (benchmarks/radius.py): to look up a bucket, to compare a row of it, to list a row in
 # a table, and to pass over a word of a code, in a batch of queries or for few.
@@ -42,7 +42,10 @@ def within(
     for segment in segments:
         whole = Piece(segment, 0, segment.n_rows)
         after = np.full(len(queries), -1, np.int64)
-        for owners, rows, distances in _within(whole, queries, after, radius, n_bits, threads):
+        room = _room(segments)
+        for owners, rows, distances in _within(
+            whole, queries, after, radius, n_bits, room, threads
+        ):
             yield owners, segment.ids_of(rows), distances
 
 
@@ -51,13 +54,16 @@ def pairs_within(
 ) -> Iterator[Found]:
     """Two ids and the distance of all pairs of rows within a radius, in no order."""
     for number, segment in enumerate(segments):
-        if n_parts := choose_parts(segment, radius, n_bits, segment.n_rows):
+        if n_parts := choose_parts(segment, radius, n_bits, segment.n_rows, _room(segments)):
             _make_tables(segment, n_parts, n_bits, threads)
         for start in range(0, segment.n_rows, 16 * _QUERIES):
             rows = segment.kept_rows(start, min(start + 16 * _QUERIES, segment.n_rows))
             words, ids = segment.words_of(rows), segment.ids_of(rows)
             rest = Piece(segment, start, segment.n_rows)
-            for owners, others, distances in _within(rest, words, rows, radius, n_bits, threads):
+            room = _room(segments)
+            for owners, others, distances in _within(
+                rest, words, rows, radius, n_bits, room, threads
+            ):
                 yield ids[owners], segment.ids_of(others), distances
             for owners, others, distances in within(
                 segments[number + 1 :], words, radius, n_bits, threads
@@ -65,12 +71,24 @@ def pairs_within(
                 yield ids[owners], others, distances
 
 
+def _room(segments: list[Segment]) -> int:
+    """Bytes that are left for tables."""
+    made = [tables for segment in segments for tables in segment.tables.values()]
+    return _MEMORY - sum(tables.starts.nbytes + tables.rows.nbytes for tables in made)
+
+
 def _within(
-    piece: Piece, queries: Words, after: Ids, radius: int, n_bits: int, threads: int | None
+    piece: Piece,
+    queries: Words,
+    after: Ids,
+    radius: int,
+    n_bits: int,
+    room: int,
+    threads: int | None,
 ) -> Iterator[Found]:
     """Number of the query, row and distance of rows after `after`."""
     segment = piece.segment
-    if n_parts := choose_parts(segment, radius, n_bits, len(queries)):
+    if n_parts := choose_parts(segment, radius, n_bits, len(queries), room):
         tables = _make_tables(segment, n_parts, n_bits, threads)
         yield from _look_up(segment, tables, queries, after, radius, threads)
         return
@@ -80,20 +98,30 @@ def _within(
         yield owners[later], rows[later], distances[later]
 
 
-def choose_parts(segment: Segment, radius: int, n_bits: int, n_queries: int) -> int:
-    """Number of parts with which tables are quicker than a pass, or 0."""
+def choose_parts(
+    segment: Segment, radius: int, n_bits: int, n_queries: int, room: int = _MEMORY
+) -> int:
+    """Number of parts with which tables are quicker than a pass, or 0; they take up to `room`."""
     n = segment.n_rows
-    best = cheapest_parts(n, n_bits, radius, n_queries, frozenset(segment.tables))
-    if best and best not in segment.tables:  # buckets of real codes are not even
+    best = cheapest_parts(n, n_bits, radius, n_queries, frozenset(segment.tables), room)
+    if best:  # buckets of real codes are not even
         widths = _widths(n_bits, best)
-        cost = _cost(widths, radius, _sampled_shares(segment, widths), n) * n_queries
-        if cost + _LISTED * n * best > _pass_cost(n, n_bits, radius, n_queries):
+        if best not in segment.shares:
+            segment.shares[best] = _sampled_shares(segment, widths)
+        cost = _cost(widths, radius, segment.shares[best], n) * n_queries
+        cost += 0 if best in segment.tables else _LISTED * n * best
+        if cost > _pass_cost(n, n_bits, radius, n_queries):
             return 0
     return best
 
 
 def cheapest_parts(
-    n: int, n_bits: int, radius: int, n_queries: int, made: frozenset[int] = frozenset()
+    n: int,
+    n_bits: int,
+    radius: int,
+    n_queries: int,
+    made: frozenset[int] = frozenset(),
+    room: int = _MEMORY,
 ) -> int:
     """The same for even buckets; tables with the numbers of parts in `made` are there already."""
     if n < _FEWEST or n >= 2**32 or not n_queries:
@@ -101,7 +129,8 @@ def cheapest_parts(
     best, best_parts = _pass_cost(n, n_bits, radius, n_queries), 0
     for n_parts in sorted({max(1, 8 * n_bytes(n_bits) // width) for width in _WIDTHS}):
         widths = _widths(n_bits, n_parts)
-        if max(widths) not in _WIDTHS or n_parts * 4 * (n + 2 ** max(widths)) > _MEMORY:
+        size = n_parts * 4 * (n + 2 ** max(widths))
+        if max(widths) not in _WIDTHS or (size > room and n_parts not in made):
             continue
         cost = _cost(widths, radius, [2.0**-width for width in widths], n) * n_queries
         cost += 0 if n_parts in made else _LISTED * n * n_parts
@@ -190,7 +219,8 @@ def _look_up(
             if first == start:
                 room *= 2  # one query has more rows than there is room for
                 continue
-            results.append((owners[:size] + some.start, rows[:size], distances[:size]))
+            hits = (owners[:size] + some.start, rows[:size].copy(), distances[:size].copy())
+            results.append(hits)
 
     at_once = _QUERIES * n_threads(threads)
     for begin in range(0, len(queries), at_once):
