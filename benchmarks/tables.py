@@ -352,8 +352,8 @@ def postgres() -> str:
     loading, searching = found["rows"]
     return (
         f"{found['n']:,} codes of {found['n_bits']} bits are loaded in {loading['seconds']:.1f} s, "
-        f"at {100 * loading['ratio_to_copy']:.0f} % of the speed of a bare `COPY` of the same bytes "
-        "into the same kind of table; an exact search takes "
+        f"at {100 * loading['ratio_to_copy']:.0f} % of the speed of a bare `COPY` of the same "
+        "bytes into the same kind of table; an exact search takes "
         f"{searching['seconds']:.2f} s a query. {machine_note(found)}. "
         "(`python benchmarks/postgres.py`)"
     )
