@@ -159,7 +159,7 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
         (["encode", model, tmp_path / "cut.npy", "-o", out], "not a readable"),
         (["encode", model, tmp_path / "cut.npz", "-o", out], "cut.npz"),
         (["encode", model, tmp_path / "objects.npy", "-o", out], "not a readable"),
-        (["encode", model, tmp_path / "none.npz", "-o", out], "array named X"),
+        (["encode", model, tmp_path / "none.npz", "-o", out], "none of the arrays X"),
         (["encode", model, tmp_path / "missing.npy", "-o", out], "No such file"),
         (["encode", model, x, "-o", tmp_path / "nowhere" / "c.npy"], "does not exist"),
         (["encode", model, x, "-o", tmp_path / "c.txt"], "must end in .npy"),
