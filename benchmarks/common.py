@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,11 @@ def interleaved(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[s
             function()
             times[name].append(time.perf_counter() - start)
     return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
+
+
+def say(*what: Any) -> None:
+    """Tell how far it is; standard output is for the result."""
+    print(*what, file=sys.stderr, flush=True)
 
 
 def report(name: str, result: dict[str, Any], options: argparse.Namespace) -> None:

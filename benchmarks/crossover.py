@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import numpy as np
-from common import arguments, report
+from common import arguments, report, say
 from search import BITS, real_codes
 
 from kdiffhash import HammingIndex
@@ -56,7 +56,7 @@ def main() -> None:
             approximate = best_of(lambda g=graph, q=queries: g.search(q, 10))
             times = {"exact_ms": 10 * exact, "hnsw_ms": 10 * approximate}  # of one query
             rows.append({"n_bits": n_bits, "n": n, **times, "recall": recall, "effort": effort})
-            print(rows[-1], flush=True)
+            say(rows[-1])
             n *= 2
     report("crossover", {"rows": rows}, options)
 

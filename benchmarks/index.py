@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import arguments, report
+from common import arguments, report, say
 from memory import Watch, anonymous_mb
 
 from kdiffhash import HammingIndex
@@ -39,7 +39,7 @@ def main() -> None:
         time.sleep(0.05)
         added = max(watch.peak, anonymous_mb()) - before
         rows.append({"what": what, "seconds": seconds, "added_mb": added})
-        print(rows[-1], flush=True)
+        say(rows[-1])
         return result
 
     def build() -> None:

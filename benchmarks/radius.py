@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import Any
 
-from common import arguments, interleaved, report
+from common import arguments, interleaved, report, say
 from search import random_codes, real_codes
 
 from kdiffhash import HammingIndex
@@ -52,7 +52,7 @@ def main() -> None:
                 row = {"data": data, "n_bits": n_bits, "radius": radius, "found": found / 1000}
                 row |= {f"{name}_us": 1000 * value for name, value in seconds.items()}
                 rows.append({**row, "parts": n_parts, "made_s": made, "chosen": bool(chosen)})
-                print(rows[-1], flush=True)
+                say(rows[-1])
                 tables.choose_parts = choose
     report("radius", {"n": options.n, "batch": 1000, "threads": 1, "rows": rows}, options)
 
