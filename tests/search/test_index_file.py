@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -390,7 +391,7 @@ from kdiffhash import HammingIndex
 with HammingIndex.open(sys.argv[1], "a", n_bits=64) as index:
     start = len(index)
     print(start, flush=True)
-    for number in range(start // 50, start // 50 + 100_000):
+    for number, _ in enumerate(sys.stdin, start // 50):  # a batch for each line
         rng = np.random.default_rng(number)
         index.add(rng.integers(0, 256, (50, 8), dtype=np.uint8))
         if number % 10 == 9:
@@ -408,15 +409,26 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
     reader = None
     for _ in range(times):
         writer = subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _WRITER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+
+        def ask(times, writer=writer):
+            writer.stdin.write("\n" * times)
+            writer.stdin.flush()
+
         committed = int(writer.stdout.readline())
         reader = reader or HammingIndex.open(path)
         for _ in range(int(rng.integers(0, 30))):
+            ask(1)
             committed = int(writer.stdout.readline())
             reader.refresh()
             assert len(reader) >= committed - 10  # ten are exchanged now and then
             reader.search(np.zeros((3, 8), np.uint8), 5)
+        ask(20)
+        time.sleep(rng.random() / 50)  # somewhere in the middle of a batch
         writer.send_signal(signal.SIGKILL)
         committed = max([committed, *map(int, writer.stdout.read().split())])
         writer.wait()
