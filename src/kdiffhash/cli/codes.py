@@ -81,6 +81,30 @@ def tell(
     show({**summary, "written": str(out)}, as_json)
 
 
+def tell_nearest(
+    summary: dict[str, Any],
+    found: list[tuple[Any, Any]],
+    queries: Path,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write or print distances and ids that were found block by block."""
+    import numpy as np
+
+    if not found:
+        raise ValueError(f"{queries} holds no codes")
+    arrays = {
+        "ids": np.concatenate([ids for _, ids in found]),
+        "distances": np.concatenate([distances for distances, _ in found]),
+    }
+
+    def row(q: int) -> dict[str, Any]:
+        return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
+
+    n = len(arrays["ids"])
+    tell({**summary, "queries": n}, arrays, row, n, out, as_json)
+
+
 def _listed(value: Any) -> Any:
     """Lists as a person reads them."""
     if not isinstance(value, list):

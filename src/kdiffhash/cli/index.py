@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .codes import check_out, code_blocks, code_count, code_width, tell
+from .codes import check_out, code_blocks, code_count, code_width, tell, tell_nearest
 from .options import Json, Threads
 
 app = typer.Typer(
@@ -95,8 +95,6 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
-    import numpy as np
-
     from .. import HammingIndex
     from ..files import open_npy
 
@@ -115,18 +113,7 @@ def search(
             found.append(index.search(block, k, allowed=chosen, rerank=some, threads=threads))
             done += len(block)
         n_codes = len(index)
-    if not found:
-        raise ValueError(f"{queries} holds no codes")
-    arrays = {
-        "ids": np.concatenate([ids for _, ids in found]),
-        "distances": np.concatenate([distances for distances, _ in found]),
-    }
-
-    def row(q: int) -> dict[str, Any]:
-        return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
-
-    summary = {"index": str(path), "codes": n_codes, "queries": done}
-    tell(summary, arrays, row, done, out, as_json)
+    tell_nearest({"index": str(path), "codes": n_codes}, found, queries, out, as_json)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .codes import check_out, code_blocks, code_width, tell
+from .codes import check_out, code_blocks, code_width, tell_nearest
 from .options import Json
 
 app = typer.Typer(
@@ -82,8 +82,6 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
-    import numpy as np
-
     from ..engines.postgres import PostgresStore
 
     check_out(out)
@@ -91,18 +89,7 @@ def search(
     with PostgresStore(dsn, table) as store:
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
             found.append(store.search(block, k, effort=effort))
-    if not found:
-        raise ValueError(f"{queries} holds no codes")
-    arrays = {
-        "ids": np.concatenate([ids for _, ids in found]),
-        "distances": np.concatenate([distances for distances, _ in found]),
-    }
-
-    def row(q: int) -> dict[str, Any]:
-        return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
-
-    n = len(arrays["ids"])
-    tell({"table": table, "queries": n}, arrays, row, n, out, as_json)
+    tell_nearest({"table": table}, found, queries, out, as_json)
 
 
 @app.command()
