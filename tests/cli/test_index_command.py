@@ -126,7 +126,9 @@ def test_what_goes_wrong_is_said(folder):
     assert "not a kdiffhash index" in run("search", codes, codes, fail=True)
     assert "No such file" in run("info", folder / "nothing.index", fail=True)
     assert ".npz" in run("radius", path, codes, "-r", 1, "-o", folder / "x.npy", fail=True)
-    assert ".npy or .npz" in run("build", folder, "-o", folder / "y.index", fail=True)
+    assert "cut.npy" in run("build", folder, "-o", folder / "y.index", fail=True)
+    (folder / "empty").mkdir()
+    assert "no files of rows" in run("build", folder / "empty", "-o", folder / "y.index", fail=True)
     both = (codes, folder / "narrow.npy")
     assert "64 bits" in run("build", *both, "-o", folder / "y.index", fail=True)
     assert path.read_bytes() == before

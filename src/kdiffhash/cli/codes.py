@@ -8,34 +8,27 @@ from typing import Any
 
 
 def code_width(path: Path) -> int:
-    """Bytes of the codes in a file."""
-    _, blocks = _open(path, 1)
-    first = next(blocks, None)
-    if first is None:
-        raise ValueError(f"{path} holds no codes; say with --bits how long they are to be")
-    return int(first.shape[1])
+    """Bytes of the codes in a file or folder."""
+    from ..shards import open_shards
+
+    return open_shards(path).shape[1]
 
 
 def code_count(path: Path) -> int:
-    """Number of codes in a file."""
-    return _open(path, 1)[0]
+    """Number of codes in a file or folder."""
+    from ..shards import open_shards
 
-
-def _open(path: Path, block: int) -> tuple[int, Iterator[Any]]:
-    from .inputs import iter_rows
-
-    if path.suffix not in (".npy", ".npz"):
-        raise ValueError(f"{path}: codes are read from .npy or .npz (see `kdiffhash encode`)")
-    return iter_rows(path, block, "")
+    return len(open_shards(path))
 
 
 def code_blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]:
-    """Codes from a file, block by block, with a progress bar."""
+    """Codes from a file or folder, block by block, with a progress bar."""
     from ..progress import progress
+    from ..shards import open_shards
 
-    n, blocks = _open(path, block)
-    with progress(n, what, quiet) as advance:
-        for some in blocks:
+    codes = open_shards(path)
+    with progress(len(codes), what, quiet) as advance:
+        for some in codes.blocks(block):
             yield some
             advance(len(some))
 

@@ -12,8 +12,6 @@ import typer
 
 from .options import Json, Seed, Threads
 
-_BLOCK = 24_000  # rows that `encode` holds at once; a multiple of all tile heights
-
 
 class Method(StrEnum):
     """Hashers by their names on the command line."""
@@ -47,7 +45,10 @@ _CLASSES = {
 }
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
-DataFile = Annotated[Path, typer.Argument(help="Rows: .npy, .npz (array X) or a scene.")]
+DataFile = Annotated[
+    Path,
+    typer.Argument(help="Rows: .npy, .npz, .parquet, .h5, a folder of such files, or a scene."),
+]
 Labels = Annotated[
     Path | None, typer.Option("--labels", help=".npy with the id of the thing each row shows.")
 ]
@@ -58,7 +59,8 @@ Descriptor = Annotated[
 
 def train(
     data: Annotated[
-        list[Path], typer.Argument(help="Rows with ids: scenes, .npz (X and y), or one .npy.")
+        list[Path],
+        typer.Argument(help="Rows with ids: scenes, .npz, .parquet or .h5 (X and y), folders."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the model.")],
     labels: Labels = None,
@@ -82,14 +84,14 @@ def train(
     import kdiffhash
 
     from ..progress import waiting
-    from .inputs import pairs_of, read_all
+    from .inputs import is_scene, pairs_of, read_all
     from .output import show
 
     check_writable(out)
     source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
     if preprocess is InputKind.auto:
-        from_scenes = all(path.suffix not in (".npy", ".npz") for path in data)
+        from_scenes = all(is_scene(path) for path in data)
         kind = "hellinger" if from_scenes and descriptor == "sift" else None
     elif preprocess is InputKind.none:
         kind = None
@@ -122,56 +124,79 @@ def train(
 def encode(
     model: ModelFile,
     data: DataFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the codes (.npy).")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where to write the codes: FILE.npy, or a folder.")
+    ],
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
     descriptor: Descriptor = "sift",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Encode rows from a file to a file, in bounded memory."""
-    import numpy as np
+    """Encode rows from a file to a file, or shard by shard to a folder, in bounded memory.
 
+    In a folder, shards whose codes are there already are left out.
+    """
     from .. import load
     from ..codes import n_bytes
-    from ..files import replacing
-    from ..progress import progress
-    from .inputs import iter_rows
     from .output import show
 
-    if out.suffix != ".npy":
-        raise ValueError(f"codes are written as .npy, so --out must end in .npy: {out}")
-    check_writable(out)
+    check_writable(out, folder=out.suffix == "")
     hasher = load(model)
     hasher.n_jobs = threads
     if bits is not None:
         hasher = hasher.truncate(bits)
-    n_rows, blocks = iter_rows(data, _BLOCK, descriptor)
     start = time.perf_counter()
-    done = 0
-    shape = (n_rows, n_bytes(hasher.n_bits_))
-    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    with replacing(out) as temporary, temporary.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        with progress(n_rows, "encoding", as_json) as advance:
-            for block in blocks:
-                try:
-                    file.write(hasher.transform(block).data)
-                except ValueError as error:
-                    where = f"{data} (row numbers count from row {done})" if done else str(data)
-                    raise ValueError(f"{where}: {error}") from error
-                done += len(block)
-                advance(len(block))
+    if out.suffix == ".npy":
+        result = _encode_to_file(hasher, data, out, descriptor, as_json)
+    elif out.suffix == "":
+        result = _encode_to_folder(hasher, data, out, as_json)
+    else:
+        raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
     seconds = time.perf_counter() - start
+    n_rows, n_done = result.pop("rows"), result.pop("encoded")
+    width = n_bytes(hasher.n_bits_)
     show(
         {
             "codes": str(out),
-            "shape": list(shape) if as_json else f"{shape[0]} x {shape[1]} bytes",
+            "shape": [n_rows, width] if as_json else f"{n_rows} x {width} bytes",
             "bits": hasher.n_bits_,
+            **result,
             "seconds": round(seconds, 2),
-            "rows_per_second": round(n_rows / seconds) if seconds else None,
+            "rows_per_second": round(n_done / seconds) if seconds else None,
         },
         as_json,
     )
+
+
+def _encode_to_file(
+    hasher: Any, data: Path, out: Path, descriptor: str, quiet: bool
+) -> dict[str, Any]:
+    from ..progress import progress
+    from ..shards.codes import BLOCK, write_codes
+    from .inputs import iter_rows
+
+    n_rows, blocks = iter_rows(data, BLOCK, descriptor)
+    with progress(n_rows, "encoding", quiet) as advance:
+        write_codes(hasher, blocks, n_rows, out, str(data), advance)
+    return {"rows": n_rows, "encoded": n_rows}
+
+
+def _encode_to_folder(hasher: Any, data: Path, out: Path, quiet: bool) -> dict[str, Any]:
+    from ..progress import progress
+    from ..shards import open_shards
+    from ..shards.codes import shards_to_write, write_shard
+    from .inputs import is_scene
+
+    if is_scene(data):
+        raise ValueError(f"{data} is a scene, one set of rows; give --out a name that ends in .npy")
+    rows = open_shards(data)
+    todo = shards_to_write(hasher, rows, out)
+    n_todo = sum(len(shard) for shard, _ in todo)
+    with progress(n_todo, "encoding", quiet) as advance:
+        for shard, target in todo:
+            advance(write_shard(hasher, shard, target))
+    shards = {"shards": len(rows.files), "there_before": len(rows.files) - len(todo)}
+    return {"rows": len(rows), "encoded": n_todo, **shards}
 
 
 def evaluate(
@@ -253,11 +278,11 @@ def _describe(hasher: Any) -> dict[str, Any]:
     }
 
 
-def check_writable(out: Path) -> None:
+def check_writable(out: Path, folder: bool = False) -> None:
     """Say before hours of work that the result could not be written."""
     if not out.parent.is_dir():
         raise ValueError(f"--out: the folder {out.parent} does not exist")
-    if out.is_dir():
+    if out.is_dir() and not folder:
         raise ValueError(f"--out: {out} is a folder")
     if not os.access(out.parent, os.W_OK):
         raise ValueError(f"--out: the folder {out.parent} cannot be written to")

@@ -21,9 +21,12 @@ _QUERIES = 2**14  # queries that are searched at a time
 
 IndexArgument = Annotated[Path, typer.Argument(help="Index file.", metavar="INDEX")]
 CodesArgument = Annotated[
-    list[Path], typer.Argument(help="Codes: .npy or .npz, uint8 rows.", metavar="CODES...")
+    list[Path],
+    typer.Argument(help="Codes: files of uint8 rows, or folders of them.", metavar="CODES..."),
 ]
-QueriesArgument = Annotated[Path, typer.Argument(help="Codes to search for: .npy or .npz.")]
+QueriesArgument = Annotated[
+    Path, typer.Argument(help="Codes to search for: a file of uint8 rows, or a folder.")
+]
 IdsOption = Annotated[
     list[Path] | None,
     typer.Option("--ids", help=".npy with an id for each code; one for each file of codes."),

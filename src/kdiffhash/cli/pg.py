@@ -29,7 +29,7 @@ Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 @app.command()
 def load(
-    codes: Annotated[Path, typer.Argument(help="Codes: .npy or .npz, uint8 rows.")],
+    codes: Annotated[Path, typer.Argument(help="Codes: a file of uint8 rows, or a folder.")],
     dsn: Dsn,
     table: Table = "codes",
     ids: Annotated[
@@ -69,7 +69,9 @@ def load(
 
 @app.command()
 def search(
-    queries: Annotated[Path, typer.Argument(help="Codes to search for: .npy or .npz.")],
+    queries: Annotated[
+        Path, typer.Argument(help="Codes to search for: a file of uint8 rows, or a folder.")
+    ],
     dsn: Dsn,
     table: Table = "codes",
     k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,

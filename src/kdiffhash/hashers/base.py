@@ -21,6 +21,7 @@ from ..kernels import FeatureMap
 from ..metrics import roc
 from ..pairs import Pairs, Similar, check_pairs, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
+from ..shards import Shards
 from ..thresholds import BitRates
 
 _NEARLY_CONSTANT = 1e-3  # share of rows on the rarer side of a bit that is called constant
@@ -51,6 +52,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     #: Fitted attributes that make the hash; `model_file` stores those that are set.
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
+    #: Whether fitting asks for rows by their numbers and never for all of them.
+    _reads_some_rows: ClassVar[bool] = False
     #: Fitted attributes with one entry a bit, which `truncate` shortens.
     _per_bit: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
 
@@ -89,7 +92,7 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         )
         return self._fit_checked(rows, pairs, similar)
 
-    def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, similar: ArrayLike) -> Self:
+    def fit_pairs(self, X: ArrayLike | Shards, pairs: ArrayLike, similar: ArrayLike) -> Self:
         """Learn from explicit pairs.
 
         Parameters
@@ -103,9 +106,18 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Returns
         -------
         self
+
+        Notes
+        -----
+        X may be `kdiffhash.shards.open_shards` of a folder that is larger than memory; the closed
+        forms read only those of its rows that are in pairs or in the basis.
         """
         self._forget()
-        rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
+        if isinstance(X, Shards) and self._reads_some_rows:
+            rows: Any = X
+            self.n_features_in_ = X.shape[1]
+        else:
+            rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)))
 
     @abstractmethod

@@ -43,6 +43,7 @@ class ClosedFormHasher(BaseHasher):
 
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", *_FOUND_BY_SEARCH)
     _per_bit: ClassVar[tuple[str, ...]] = _fitted
+    _reads_some_rows: ClassVar[bool] = True
     _stream: _Stream | None = None
 
     bit_fnr_: NDArray[np.float64]

@@ -108,7 +108,7 @@ class KernelHasher(ClosedFormHasher):
     def _sample(self, X: NDArray[Any], n: int, purpose: str) -> NDArray[np.float32]:
         """At most `n` random rows, preprocessed."""
         if n >= len(X):
-            return preprocess_rows(X, self.preprocess)
+            return preprocess_rows(np.asarray(X), self.preprocess)
         chosen = np.sort(self._rng(purpose).choice(len(X), n, replace=False))
         return preprocess_rows(X[chosen], self.preprocess)
 

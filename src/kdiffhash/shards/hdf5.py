@@ -1,0 +1,131 @@
+"""HDF5: local features as hloc keeps them, or plain arrays of rows and labels.
+
+hloc has a group for each image, with `descriptors` of shape (d, n): a column a keypoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..extras import need
+from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, as_shape, one_a_row
+
+
+@dataclass(frozen=True)
+class Hdf5Shard(Shard):
+    """The descriptors of all images in the order of their names, or one array of rows.
+
+    Attributes
+    ----------
+    images : tuple of (name, n)
+        The images that have descriptors, and how many; empty for one array of rows.
+    """
+
+    images: tuple[tuple[str, int], ...] = ()
+    member: str = ""
+
+    @classmethod
+    def open(cls, path: Path) -> Hdf5Shard:
+        """Read the names and shapes."""
+        with _open(path) as (file, h5py):
+            member = next((name for name in ROWS if isinstance(file.get(name), h5py.Dataset)), "")
+            if member:
+                rows = _plain(file[member], path)
+                return cls(path, as_shape(rows.shape, path), rows.dtype, (), member)
+            found: list[tuple[str, tuple[int, ...], Any]] = []
+
+            def look(name: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset) and name.endswith("/descriptors"):
+                    _plain(item, path)
+                    found.append((name.removesuffix("/descriptors"), item.shape, item.dtype))
+
+            file.visititems(look)
+        if not found:
+            raise ValueError(
+                f"{path} has neither IMAGE/descriptors, as hloc writes them, nor an array called "
+                f"{' or '.join(ROWS[:3])}"
+            )
+        shapes = {name: as_shape(shape, path) for name, shape, _ in found}
+        widths = {shape[0] for shape in shapes.values()}
+        if len(widths) > 1:
+            raise ValueError(f"{path} has descriptors of different widths: {sorted(widths)}")
+        n, width = sum(shape[1] for shape in shapes.values()), widths.pop()
+        dtype = np.result_type(*{dtype for _, _, dtype in found})
+        images = tuple((name, shape[1]) for name, shape in sorted(shapes.items()))
+        return cls(path, (n, width), dtype, images)
+
+    def blocks(self, height: int) -> Iterator[Array]:
+        """The rows, image by image."""
+        with _open(self.path) as (file, _):
+            if self.member:
+                rows = file[self.member]
+                yield from (rows[i : i + height] for i in range(0, len(rows), height))
+                return
+            for name, n in self.images:
+                rows = _image(file, name)
+                yield from (rows[i : i + height] for i in range(0, n, height))
+
+    def take(self, numbers: Numbers) -> Array:
+        """The rows with these numbers, from the images that have some of them."""
+        if self.member:
+            return super().take(numbers)
+        out = np.empty((len(numbers), self.shape[1]), self.dtype)
+        with _open(self.path) as (file, _):
+            start = 0
+            for name, n in self.images:
+                first, last = np.searchsorted(numbers, (start, start + n))
+                if first < last:
+                    out[first:last] = _image(file, name)[numbers[first:last] - start]
+                start += n
+        return out
+
+    def labels(self) -> Array | None:
+        """Labels of an array of rows; hloc has none."""
+        return self._find(LABELS)
+
+    def groups(self) -> Array | None:
+        """The image of each row, as a number."""
+        if self.images:
+            return np.repeat(np.arange(len(self.images)), [n for _, n in self.images])
+        return self._find(GROUPS)
+
+    def _find(self, names: tuple[str, ...]) -> Array | None:
+        if self.images:
+            return None
+        with _open(self.path) as (file, h5py):
+            name = next((name for name in names if isinstance(file.get(name), h5py.Dataset)), None)
+            if name is None:
+                return None
+            values = file[name][()]
+        if values.dtype.kind == "O":  # text
+            values = values.astype(str)
+        return one_a_row(values, len(self), name, self.path)
+
+
+def _plain(dataset: Any, path: Path) -> Any:
+    """A dataset that lies in the file itself: a stranger's file must not read other files."""
+    if dataset.external or dataset.is_virtual or dataset.file.filename != str(path):
+        raise ValueError(f"{path}: {dataset.name} refers to other files, which are not read")
+    return dataset
+
+
+def _image(file: Any, name: str) -> Array:
+    return np.ascontiguousarray(file[name]["descriptors"][()].T)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tuple[Any, Any]]:
+    h5py = need("h5py", "hdf5")
+    try:
+        with h5py.File(path, "r") as file:
+            yield file, h5py
+    except (OSError, KeyError, RuntimeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a readable HDF5 file: {error}") from error

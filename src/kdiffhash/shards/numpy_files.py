@@ -1,0 +1,154 @@
+"""`.npy`, mapped into memory, and `.npz`, read through its zip stream."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..files import open_npy
+from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, as_shape, one_a_row
+
+_BROKEN = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError)
+
+
+class NpyShard(Shard):
+    """An array of rows; labels and groups lie beside it in NAME.labels.npy, NAME.groups.npy."""
+
+    @classmethod
+    def open(cls, path: Path) -> NpyShard:
+        """Read the header."""
+        rows = open_npy(path)
+        return cls(path, as_shape(rows.shape, path), rows.dtype)
+
+    def blocks(self, height: int) -> Iterator[Array]:
+        """Views of the mapped file."""
+        rows = open_npy(self.path)
+        return (rows[i : i + height] for i in range(0, len(rows), height))
+
+    def take(self, numbers: Numbers) -> Array:
+        """The rows with these numbers."""
+        return np.asarray(open_npy(self.path)[numbers])
+
+    def labels(self) -> Array | None:
+        """Labels from the file beside."""
+        return self._beside("labels")
+
+    def groups(self) -> Array | None:
+        """Groups from the file beside."""
+        return self._beside("groups")
+
+    def _beside(self, what: str) -> Array | None:
+        path = self.path.with_name(f"{self.path.stem}.{what}.npy")
+        values = np.asarray(open_npy(path)) if path.exists() else None
+        return one_a_row(values, len(self), f"{what} in {path.name}", self.path)
+
+
+@dataclass(frozen=True)
+class NpzShard(Shard):
+    """Arrays by name: the rows (X), labels (y) and groups."""
+
+    member: str = ""
+
+    @classmethod
+    def open(cls, path: Path) -> NpzShard:
+        """Read the header of the rows."""
+        with _archive(path) as archive:
+            member = _pick(archive, path)
+            try:
+                with archive.open(f"{member}.npy") as stream:
+                    shape, _, dtype = _read_header(stream)
+            except _BROKEN as error:
+                raise ValueError(f"{path} is not a readable .npz file: {error}") from error
+        return cls(path, as_shape(shape, path), dtype, member)
+
+    def blocks(self, height: int) -> Iterator[Array]:
+        """Rows from the stream; only Fortran order must be read as a whole."""
+        with _archive(self.path) as archive, archive.open(f"{self.member}.npy") as stream:
+            (n, width), fortran, dtype = _read_header(stream)
+            if fortran:
+                rows = read_npz(self.path)[self.member]
+                yield from (rows[i : i + height] for i in range(0, n, height))
+                return
+            for start in range(0, n, height):
+                count = min(height, n - start)
+                wanted = count * width * dtype.itemsize
+                try:
+                    content = stream.read(wanted)
+                except _BROKEN as error:
+                    raise ValueError(
+                        f"{self.path} is damaged after row {start}: {error}"
+                    ) from error
+                if len(content) < wanted:
+                    raise ValueError(f"{self.path} is truncated after row {start}")
+                yield np.frombuffer(content, dtype).reshape(count, width)
+
+    def labels(self) -> Array | None:
+        """The first of the arrays that labels are called by."""
+        return self._find(LABELS)
+
+    def groups(self) -> Array | None:
+        """The first of the arrays that groups are called by."""
+        return self._find(GROUPS)
+
+    def _find(self, names: tuple[str, ...]) -> Array | None:
+        arrays = read_npz(self.path, names)
+        name = next((name for name in names if name in arrays), "")
+        return one_a_row(arrays.get(name), len(self), name, self.path)
+
+
+def read_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
+    """The arrays of an .npz file, or those of them with these names; nothing in it is run."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it holds a single array")
+        with file:
+            return {name: file[name] for name in file.files if names is None or name in names}
+    except _BROKEN as error:
+        raise ValueError(f"{path} is not a readable .npz file: {error}") from error
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is not a readable .npz file: {error}{_hint(path)}") from error
+    with archive:
+        yield archive
+
+
+def _hint(path: Path) -> str:
+    with path.open("rb") as file:
+        is_npy = file.read(6) == np.lib.format.MAGIC_PREFIX
+    return "; it holds a single array: name it .npy" if is_npy else ""
+
+
+def _pick(archive: zipfile.ZipFile, path: Path) -> str:
+    names = [name.removesuffix(".npy") for name in archive.namelist()]
+    member = next((name for name in ROWS if name in names), None)
+    if member is None:
+        there = ", ".join(names) or "nothing"
+        raise ValueError(f"{path} has none of the arrays {', '.join(ROWS)}, only {there}")
+    return member
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in read:
+        raise ValueError(f"unknown .npy version {version}")
+    shape, fortran, dtype = read[version](stream)
+    if dtype.hasobject:
+        raise ValueError("arrays of Python objects are not read")
+    return shape, fortran, dtype

@@ -1,0 +1,135 @@
+"""Parquet: the rows are a column of lists of one length, read batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..extras import need
+from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, one_a_row
+
+_BLOCK = 2**14  # rows that are decoded at once
+
+
+@dataclass(frozen=True)
+class ParquetShard(Shard):
+    """A table with a column of rows, and maybe columns of labels and groups."""
+
+    column: str = ""
+
+    @classmethod
+    def open(cls, path: Path) -> ParquetShard:
+        """Read the schema, and the first row if the schema does not fix the lists' length."""
+        types = need("pyarrow", "parquet").types
+        with _open(path) as file:
+            schema, n = file.schema_arrow, file.metadata.num_rows
+            lists = [f.name for f in schema if _is_list(types, f.type)]
+            column = next((name for name in ROWS if name in lists), lists[0] if lists else None)
+            if column is None or (column not in ROWS and len(lists) > 1):
+                raise ValueError(
+                    f"{path} must have a column of lists called {' or '.join(ROWS[:3])}; "
+                    f"its columns are {', '.join(schema.names)}"
+                )
+            kind = schema.field(column).type
+            if types.is_fixed_size_list(kind):
+                width = kind.list_size
+            elif n:
+                first = next(file.iter_batches(1, columns=[column])).column(0)
+                width = len(first[0].as_py() or ())
+            else:
+                raise ValueError(f"{path} holds no rows, and does not say how long they would be")
+        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        return cls(path, (n, width), dtype, column)
+
+    def blocks(self, height: int) -> Iterator[Array]:
+        """The rows, decoded batch by batch."""
+        with _open(self.path) as file:
+            start = 0
+            for batch in file.iter_batches(height, columns=[self.column]):
+                yield self._rows(batch.column(0), start)
+                start += batch.num_rows
+
+    def take(self, numbers: Numbers) -> Array:
+        """The rows with these numbers, from the row groups that have some of them."""
+        out = np.empty((len(numbers), self.shape[1]), self.dtype)
+        with _open(self.path) as file:
+            start = 0
+            for group in range(file.metadata.num_row_groups):
+                stop = start + file.metadata.row_group(group).num_rows
+                first, last = np.searchsorted(numbers, (start, stop))
+                if first < last:
+                    self._take_from(file, group, start, numbers[first:last], out[first:last])
+                start = stop
+        return out
+
+    def _take_from(self, file: Any, group: int, start: int, numbers: Numbers, out: Array) -> None:
+        for batch in file.iter_batches(_BLOCK, row_groups=[group], columns=[self.column]):
+            first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
+            if first < last:
+                block = self._rows(batch.column(0), start)
+                out[first:last] = block[numbers[first:last] - start]
+            start += batch.num_rows
+            if last == len(numbers):
+                return
+
+    def _rows(self, column: Any, start: int) -> Array:
+        """A column of lists as rows; each must have the same length and no gaps."""
+        width = self.shape[1]
+        values = column.flatten()  # without what missing lists may hide
+        if column.null_count or values.null_count or len(values) != len(column) * width:
+            raise ValueError(
+                f"{self.path}: column {self.column} has lists that are missing, have missing "
+                f"values or are not {width} long, between rows {start} and {start + len(column)}"
+            )
+        if hasattr(column, "value_lengths") and len(column):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            if (lengths != width).any():
+                bad = start + int(np.flatnonzero(lengths != width)[0])
+                raise ValueError(f"{self.path}: row {bad} is not {width} long, as the first is")
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), width)
+
+    def labels(self) -> Array | None:
+        """The first of the columns that labels are called by."""
+        return self._find(LABELS)
+
+    def groups(self) -> Array | None:
+        """The first of the columns that groups are called by."""
+        return self._find(GROUPS)
+
+    def _find(self, names: tuple[str, ...]) -> Array | None:
+        with _open(self.path) as file:
+            name = next((name for name in names if name in file.schema_arrow.names), None)
+            if name is None:
+                return None
+            column = file.read(columns=[name]).column(0)
+        if column.null_count:
+            raise ValueError(f"{self.path}: column {name} has missing values")
+        values = np.asarray(column.to_numpy())
+        if values.dtype == object:  # text
+            values = values.astype(str)
+        return one_a_row(values, len(self), name, self.path)
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    return bool(
+        is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+    )
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    parquet = need("pyarrow.parquet", "parquet")
+    arrow = need("pyarrow", "parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
