@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+N_BINS = 2048  # of the counts that are made where nobody sees all projections
 _DIGIT = 11  # bits per pass of the radix sort: three passes over 32-bit keys
 
 
@@ -126,3 +127,41 @@ def best_real_cut(distinct: NDArray[np.float32], steps: NDArray[np.float64]) -> 
         if loss < best_loss:
             best, best_loss = c, loss
     return best, best_loss
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def find_bins(
+    column: NDArray[np.float32], low: float, scale: float, bins: NDArray[np.int32]
+) -> None:
+    """The bin of each value, ``(value - low) * scale`` rounded down; it rises with the value."""
+    top = N_BINS - 1
+    for i in range(len(column)):
+        place = (np.float64(column[i]) - low) * scale
+        bins[i] = 0 if place < 0 else top if place > top else np.int32(place)
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def count_bins(
+    column: NDArray[np.float32],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    similar: NDArray[np.bool_],
+    new: NDArray[np.bool_],
+    low: float,
+    scale: float,
+    counts: NDArray[np.int32],
+    lowest: NDArray[np.float32],
+) -> None:
+    """Count in which bins similar (0, 1) and other (2, 3) pairs begin and end, and new rows (4)."""
+    bins = np.empty(len(column), np.int32)
+    find_bins(column, low, scale, bins)
+    for i in range(len(column)):
+        counts[4, bins[i]] += new[i]
+        lowest[bins[i]] = min(lowest[bins[i]], column[i])
+    for p in range(len(left)):
+        a, b = left[p], right[p]
+        if column[a] > column[b]:
+            a, b = b, a
+        kind = 0 if similar[p] else 2
+        counts[kind, bins[a]] += 1
+        counts[kind + 1, bins[b]] += 1

@@ -131,22 +131,27 @@ class ClosedFormHasher(BaseHasher):
             self._stream.search = ThresholdSearch()
 
     def _add_moments(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> None:
-        stream, features = self._current_stream(), self._feature_map()
+        positive, negative = self._moments(X, pairs, similar)
+        stream = self._current_stream()
+        stream.positive += positive
+        stream.negative += negative
+
+    def _moments(
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar
+    ) -> tuple[PairMoments, PairMoments]:
+        """Moments of the similar and of the dissimilar pairs."""
+        features = self._feature_map()
+        zeros = PairMoments.zeros(features.width, cross=self._needs_cross)
+        sums = {True: zeros, False: zeros}
         for rows, members, flags in _portions(pairs, similar, features.width):
             values = compute_moment_features(X[rows], self.preprocess, features, self.n_jobs)
-            for flag in (True, False):
+            for flag in sums:
                 chosen = members[flags == flag]
                 if len(chosen):
-                    moments = PairMoments.of(
-                        values,
-                        chosen,
-                        cross=self._needs_cross,
-                        n_jobs=self.n_jobs,
+                    sums[flag] += PairMoments.of(
+                        values, chosen, cross=self._needs_cross, n_jobs=self.n_jobs
                     )
-                    if flag:
-                        stream.positive += moments
-                    else:
-                        stream.negative += moments
+        return sums[True], sums[False]
 
     def _solve(self) -> None:
         stream = self._current_stream()
@@ -157,13 +162,17 @@ class ClosedFormHasher(BaseHasher):
         self.directions_ = directions.astype(np.float32)
 
     def _add_thresholds(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> None:
-        nothing = np.zeros(len(self.directions_), np.float32)
-        encoder = Encoder(self.preprocess, self._feature_map(), self.directions_, nothing)
         rows, members = np.unique(pairs, return_inverse=True)
-        columns = encoder.raw_columns(X[rows], self.n_jobs)
+        columns = self._columns(X[rows])
         for name in _FOUND_BY_SEARCH:
             self.__dict__.pop(name, None)
         self._current_stream().search.add(columns, members.reshape(-1, 2), similar)
+
+    def _columns(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """Projections, shape (n_bits, n), that thresholds are found for."""
+        nothing = np.zeros(len(self.directions_), np.float32)
+        encoder = Encoder(self.preprocess, self._feature_map(), self.directions_, nothing)
+        return encoder.raw_columns(X, self.n_jobs)
 
     def _finish(self) -> None:
         search = self._current_stream().search

@@ -209,6 +209,22 @@ class HammingIndex:
         if sum(map(len, ids)):
             yield make_segment(np.concatenate(words), np.concatenate(ids))
 
+    def part(self, number: int, of: int) -> HammingIndex:
+        """A new index in memory with one of `of` runs of about as many codes, from number 0 on."""
+        if not 0 <= number < of:
+            raise ValueError(f"number must lie in 0..{of - 1}, got {number}")
+        starts = np.cumsum([0, *(segment.n_rows for segment in self._segments)]).tolist()
+        first, last = (starts[-1] * i // of for i in (number, number + 1))
+        chosen = type(self)(n_bits=self.n_bits)
+        for segment, start in zip(self._segments, starts):
+            begin, end = max(first - start, 0), min(last - start, segment.n_rows)
+            rows = segment.kept_rows(begin, max(begin, end))
+            if len(rows):
+                copy = make_segment(segment.words_of(rows), segment.ids_of(rows))
+                chosen._segments = [*chosen._segments, copy]
+        chosen._next_id = self._next_id
+        return chosen
+
     # -- what is in it --------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -228,6 +244,19 @@ class HammingIndex:
             result |= {"removed": rows - len(self), "batches": slot.n_segments}
             result |= {"bytes": slot.end, "format": VERSION}
         return result
+
+    @property
+    def sequence(self) -> int:
+        """A number that grows with every change of the file that was seen; 0 in memory."""
+        return 0 if self._file is None else self._file.slot.sequence
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, and of ids that do not simply count up."""
+        return sum(
+            segment.blocks.nbytes + (0 if segment.listed is None else segment.listed.nbytes)
+            for segment in self._segments
+        )
 
     @property
     def ids(self) -> NDArray[np.int64]:

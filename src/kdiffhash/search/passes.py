@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,19 @@ def _nearest_of(pieces: list[Piece], queries: Words, k: int) -> Nearest:
     if best is None:
         raise ValueError("there is nothing to search")
     return best
+
+
+def merge_found(found: list[tuple[Distances, Ids]], k: int) -> tuple[Distances, Ids]:
+    """The k nearest of what several searches for the same queries found in different codes."""
+
+    def padded(distances: Distances, ids: Ids) -> Nearest:
+        n, m = distances.shape
+        width = ((0, 0), (0, k - m))
+        return np.pad(distances, width), np.pad(ids, width), np.full(n, m, np.int64)
+
+    best = reduce(_merge, [padded(*one) for one in found])
+    m = min(k, sum(distances.shape[1] for distances, _ in found))
+    return best[0][:, :m], best[1][:, :m]
 
 
 def _merge(a: Nearest, b: Nearest) -> Nearest:

@@ -1,0 +1,247 @@
+"""The threshold search where nobody sees all projections: counts that add up, and exact cuts.
+
+`thresholds` sorts the projections of all rows. Here they are spread over machines, and each part of
+the pairs gives
+
+1. counts of where pairs begin and end, in bins of equal width (`StepCounts`). Their sum bounds the
+   loss inside every bin, so that only a few bins can hold the best cut;
+2. the exact values in those few bins (`Steps`).
+
+Both are small whatever the number of pairs, add up in any order, and give the very thresholds that
+`thresholds` finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._numba import sweep
+from ._numba.sweep import N_BINS
+from .pairs import Pairs, Similar, check_both_kinds
+from .thresholds import BitRates, cut_value
+
+_SLACK = 1e-9  # of the largest loss: what rounding may add to a bound
+
+Columns = NDArray[np.float32]  # projections, shape (n_bits, n)
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Equal bins on the line of each bit; the outer ones reach to infinity.
+
+    Attributes
+    ----------
+    low, scale : float64 arrays of shape (n_bits,)
+        A projection v is in bin ``(v - low) * scale``, rounded down.
+    """
+
+    low: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def over(cls, columns: Columns) -> Grid:
+        """Bins from the least to the greatest of some projections, and a little beyond."""
+        low, high = columns.min(axis=1).astype(np.float64), columns.max(axis=1).astype(np.float64)
+        margin = 0.05 * (high - low)
+        width = high - low + 2 * margin
+        return cls(low - margin, np.where(width > 0, N_BINS / np.where(width > 0, width, 1), 0.0))
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """How many pairs begin and end in each bin: at their lower and at their higher projection.
+
+    Attributes
+    ----------
+    counts : int32 array of shape (5, n_bits, N_BINS)
+        Beginnings and ends of similar pairs, of dissimilar pairs, and rows.
+    lowest : float32 array of shape (n_bits, N_BINS)
+        The least projection in each bin; infinity in an empty one.
+    n_positives, n_negatives : int
+    """
+
+    counts: NDArray[np.int32]
+    lowest: NDArray[np.float32]
+    n_positives: int
+    n_negatives: int
+
+    @classmethod
+    def of(
+        cls, grid: Grid, columns: Columns, pairs: Pairs, similar: Similar, new: Flags
+    ) -> StepCounts:
+        """Count the pairs of rows whose projections are `columns`.
+
+        `new` says which rows no other part of the data counts.
+        """
+        n_bits = len(columns)
+        counts = np.zeros((5, n_bits, N_BINS), np.int32)
+        lowest = np.full((n_bits, N_BINS), np.inf, np.float32)
+        left, right = np.ascontiguousarray(pairs.T)
+        for bit in range(n_bits):
+            sweep.count_bins(
+                columns[bit],
+                left,
+                right,
+                similar,
+                new,
+                grid.low[bit],
+                grid.scale[bit],
+                counts[:, bit],
+                lowest[bit],
+            )
+        return cls(counts, lowest, int(similar.sum()), int((~similar).sum()))
+
+    def __add__(self, other: StepCounts) -> StepCounts:
+        """Counts of both parts together."""
+        return StepCounts(
+            self.counts + other.counts,
+            np.minimum(self.lowest, other.lowest),
+            self.n_positives + other.n_positives,
+            self.n_negatives + other.n_negatives,
+        )
+
+    def candidates(self, weight: float) -> Flags:
+        """Which bins may hold the best cut, or its tie, shape (n_bits, N_BINS).
+
+        Within a bin the loss falls by no more than the ends of similar and the beginnings of
+        dissimilar pairs in it, from the left, and likewise from the right.
+        """
+        check_both_kinds(self.n_positives, self.n_negatives)
+        up, down, other_up, other_down, rows = self.counts.astype(np.float64)
+        a, b = weight * self.n_negatives, float(self.n_positives)
+        at_right = np.cumsum(a * (up - down) - b * (other_up - other_down), axis=1)
+        at_left = at_right - (a * (up - down) - b * (other_up - other_down))
+        least = np.maximum(at_left - a * down - b * other_up, at_right - a * up - b * other_down)
+        filled = rows > 0
+        known = np.minimum(np.where(filled, at_right, 0.0).min(axis=1), 0.0)
+        slack = _SLACK * (a * self.n_positives + b * self.n_negatives)
+        chosen = filled & (least <= known[:, None] + slack)
+        last = N_BINS - 1 - np.argmax(filled[:, ::-1], axis=1)
+        chosen[np.arange(len(chosen)), last] = True  # its greatest value is the cut above all
+        return np.asarray(chosen)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The distinct projections in chosen bins, and what begins and ends at each.
+
+    Attributes
+    ----------
+    bits : int64 array of shape (m,)
+    values : float32 array of shape (m,)
+        Rising for each bit.
+    steps : int64 array of shape (3, m)
+        Beginnings less ends of similar pairs, of dissimilar pairs, and rows.
+    """
+
+    bits: NDArray[np.int64]
+    values: NDArray[np.float32]
+    steps: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        chosen: Flags,
+        columns: Columns,
+        pairs: Pairs,
+        similar: Similar,
+        new: Flags,
+    ) -> Steps:
+        """The steps of the same pairs and rows that `StepCounts.of` has counted."""
+        left, right = pairs.T
+        parts = []
+        for bit, column in enumerate(columns):
+            bins = np.empty(len(column), np.int32)
+            sweep.find_bins(column, grid.low[bit], grid.scale[bit], bins)
+            inside = np.flatnonzero(chosen[bit][bins])
+            place = np.full(len(column), -1)
+            place[inside] = np.arange(len(inside))
+            steps = np.zeros((3, len(inside)), np.int64)
+            steps[2] = new[inside]
+            lower = np.where(column[left] <= column[right], left, right)
+            higher = left + right - lower
+            for kind, flags in enumerate((similar, ~similar)):
+                for ends, sign in ((lower, 1), (higher, -1)):
+                    at = place[ends[flags]]
+                    steps[kind] += sign * np.bincount(at[at >= 0], minlength=len(inside))
+            parts.append(_distinct(np.full(len(inside), bit), column[inside], steps))
+        return _joined(parts)
+
+    def __add__(self, other: Steps) -> Steps:
+        """Steps of both parts together."""
+        both = _joined([self, other])
+        return _distinct(both.bits, both.values, both.steps)
+
+
+def solve(grid: Grid, counts: StepCounts, steps: Steps, weight: float) -> BitRates:
+    """Thresholds and rates of all bits, as `ThresholdSearch.solve` finds them."""
+    n_bits = len(counts.lowest)
+    thresholds = np.empty(n_bits, np.float32)
+    fnr, fpr, ones = np.empty((3, n_bits))
+    edges = np.searchsorted(steps.bits, np.arange(n_bits + 1))
+    for bit in range(n_bits):
+        some = slice(edges[bit], edges[bit + 1])
+        values, (positive, negative, rows) = steps.values[some], steps.steps[:, some]
+        up, down, other_up, other_down, rows_in = counts.counts[:, bit].astype(np.int64)
+        bins = np.empty(len(values), np.int32)
+        sweep.find_bins(values, grid.low[bit], grid.scale[bit], bins)
+        positives = _running(positive, bins, up - down)
+        negatives = _running(negative, bins, other_up - other_down)
+        rows_below = _running(rows, bins, rows_in)
+        following = _next_values(values, bins, counts.lowest[bit])
+        loss = weight * counts.n_negatives * positives - float(counts.n_positives) * negatives
+        # Least loss, then widest gap, then lowest. The cut above all values has loss and gap 0.
+        gap = following - values
+        best = np.lexsort((-gap, loss))[0]
+        thresholds[bit] = cut_value(np.array([values[best], following[best]]), 0)
+        fnr[bit] = positives[best] / counts.n_positives
+        fpr[bit] = 1 - negatives[best] / counts.n_negatives
+        ones[bit] = (rows_in.sum() - rows_below[best]) / rows_in.sum()
+    return BitRates(thresholds, fnr, fpr, ones)
+
+
+def _running(
+    steps: NDArray[np.int64], bins: NDArray[np.int32], per_bin: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The running sum at each value: what all bins below add up to, and the steps in its own."""
+    before = np.cumsum(per_bin) - per_bin
+    total = np.cumsum(steps)
+    first = np.searchsorted(bins, bins)
+    return np.asarray(before[bins] + total - (total - steps)[first])
+
+
+def _next_values(
+    values: NDArray[np.float32], bins: NDArray[np.int32], lowest: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The next higher projection after each value; after the last, that value itself."""
+    after = np.append(np.minimum.accumulate(lowest[::-1])[::-1][1:], np.float32(np.inf))
+    out = after[bins]
+    same = bins[1:] == bins[:-1]
+    out[:-1][same] = values[1:][same]
+    return np.asarray(np.where(np.isinf(out), values, out), np.float32)
+
+
+def _distinct(
+    bits: NDArray[np.int64], values: NDArray[np.float32], steps: NDArray[np.int64]
+) -> Steps:
+    """Steps in order, those at the same value added up."""
+    if not len(bits):
+        return Steps(bits, values, steps)
+    order = np.lexsort((values, bits))
+    bits, values, steps = bits[order], values[order], steps[:, order]
+    is_first = np.append(True, (bits[1:] != bits[:-1]) | (values[1:] != values[:-1]))
+    firsts = np.flatnonzero(is_first)
+    return Steps(bits[firsts], values[firsts], np.add.reduceat(steps, firsts, axis=1))
+
+
+def _joined(parts: list[Steps]) -> Steps:
+    return Steps(
+        np.concatenate([part.bits for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.steps for part in parts], axis=1),
+    )
