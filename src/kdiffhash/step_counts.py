@@ -13,6 +13,7 @@ Both are small whatever the number of pairs, add up in any order, and give the v
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,16 +132,16 @@ class Steps:
 
     Attributes
     ----------
-    bits : int64 array of shape (m,)
+    starts : int64 array of shape (n_bits + 1,)
+        Bit i has the values ``values[starts[i] : starts[i + 1]]``, which rise.
     values : float32 array of shape (m,)
-        Rising for each bit.
-    steps : int64 array of shape (3, m)
+    steps : int32 array of shape (m, 3)
         Beginnings less ends of similar pairs, of dissimilar pairs, and rows.
     """
 
-    bits: NDArray[np.int64]
+    starts: NDArray[np.int64]
     values: NDArray[np.float32]
-    steps: NDArray[np.int64]
+    steps: NDArray[np.int32]
 
     @classmethod
     def of(
@@ -153,29 +154,31 @@ class Steps:
         new: Flags,
     ) -> Steps:
         """The steps of the same pairs and rows that `StepCounts.of` has counted."""
-        left, right = pairs.T
-        parts = []
-        for bit, column in enumerate(columns):
-            bins = np.empty(len(column), np.int32)
-            sweep.find_bins(column, grid.low[bit], grid.scale[bit], bins)
-            inside = np.flatnonzero(chosen[bit][bins])
-            place = np.full(len(column), -1)
-            place[inside] = np.arange(len(inside))
-            steps = np.zeros((3, len(inside)), np.int64)
-            steps[2] = new[inside]
-            lower = np.where(column[left] <= column[right], left, right)
-            higher = left + right - lower
-            for kind, flags in enumerate((similar, ~similar)):
-                for ends, sign in ((lower, 1), (higher, -1)):
-                    at = place[ends[flags]]
-                    steps[kind] += sign * np.bincount(at[at >= 0], minlength=len(inside))
-            parts.append(_distinct(np.full(len(inside), bit), column[inside], steps))
-        return _joined(parts)
+        left, right = np.ascontiguousarray(pairs.T)
+        return cls._joined(
+            sweep.steps_inside(
+                column, left, right, similar, new, grid.low[bit], grid.scale[bit], chosen[bit]
+            )
+            for bit, column in enumerate(columns)
+        )
 
     def __add__(self, other: Steps) -> Steps:
         """Steps of both parts together."""
-        both = _joined([self, other])
-        return _distinct(both.bits, both.values, both.steps)
+        n_bits = len(self.starts) - 1
+        return self._joined(
+            sweep.merge_steps(*self.of_bit(bit), *other.of_bit(bit)) for bit in range(n_bits)
+        )
+
+    def of_bit(self, bit: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Values and steps of one bit."""
+        some = slice(self.starts[bit], self.starts[bit + 1])
+        return self.values[some], self.steps[some]
+
+    @classmethod
+    def _joined(cls, bits: Iterable[tuple[NDArray[np.float32], NDArray[np.int32]]]) -> Steps:
+        values, steps = zip(*bits)
+        starts = np.cumsum([0, *map(len, values)])
+        return cls(starts, np.concatenate(values), np.concatenate(steps))
 
 
 def solve(grid: Grid, counts: StepCounts, steps: Steps, weight: float) -> BitRates:
@@ -183,10 +186,9 @@ def solve(grid: Grid, counts: StepCounts, steps: Steps, weight: float) -> BitRat
     n_bits = len(counts.lowest)
     thresholds = np.empty(n_bits, np.float32)
     fnr, fpr, ones = np.empty((3, n_bits))
-    edges = np.searchsorted(steps.bits, np.arange(n_bits + 1))
     for bit in range(n_bits):
-        some = slice(edges[bit], edges[bit + 1])
-        values, (positive, negative, rows) = steps.values[some], steps.steps[:, some]
+        values, changes = steps.of_bit(bit)
+        positive, negative, rows = changes.T
         up, down, other_up, other_down, rows_in = counts.counts[:, bit].astype(np.int64)
         bins = np.empty(len(values), np.int32)
         sweep.find_bins(values, grid.low[bit], grid.scale[bit], bins)
@@ -206,11 +208,11 @@ def solve(grid: Grid, counts: StepCounts, steps: Steps, weight: float) -> BitRat
 
 
 def _running(
-    steps: NDArray[np.int64], bins: NDArray[np.int32], per_bin: NDArray[np.int64]
+    steps: NDArray[np.int32], bins: NDArray[np.int32], per_bin: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The running sum at each value: what all bins below add up to, and the steps in its own."""
     before = np.cumsum(per_bin) - per_bin
-    total = np.cumsum(steps)
+    total = np.cumsum(steps, dtype=np.int64)
     first = np.searchsorted(bins, bins)
     return np.asarray(before[bins] + total - (total - steps)[first])
 
@@ -224,24 +226,3 @@ def _next_values(
     same = bins[1:] == bins[:-1]
     out[:-1][same] = values[1:][same]
     return np.asarray(np.where(np.isinf(out), values, out), np.float32)
-
-
-def _distinct(
-    bits: NDArray[np.int64], values: NDArray[np.float32], steps: NDArray[np.int64]
-) -> Steps:
-    """Steps in order, those at the same value added up."""
-    if not len(bits):
-        return Steps(bits, values, steps)
-    order = np.lexsort((values, bits))
-    bits, values, steps = bits[order], values[order], steps[:, order]
-    is_first = np.append(True, (bits[1:] != bits[:-1]) | (values[1:] != values[:-1]))
-    firsts = np.flatnonzero(is_first)
-    return Steps(bits[firsts], values[firsts], np.add.reduceat(steps, firsts, axis=1))
-
-
-def _joined(parts: list[Steps]) -> Steps:
-    return Steps(
-        np.concatenate([part.bits for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.steps for part in parts], axis=1),
-    )

@@ -165,3 +165,69 @@ def count_bins(
         kind = 0 if similar[p] else 2
         counts[kind, bins[a]] += 1
         counts[kind + 1, bins[b]] += 1
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def steps_inside(
+    column: NDArray[np.float32],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    similar: NDArray[np.bool_],
+    new: NDArray[np.bool_],
+    low: float,
+    scale: float,
+    chosen: NDArray[np.bool_],
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """The distinct values in chosen bins, and the steps at each: similar, other pairs, new rows."""
+    n = len(column)
+    bins, place = np.empty(n, np.int32), np.empty(n, np.int32)
+    find_bins(column, low, scale, bins)
+    inside = np.empty(n, np.float32)
+    m = 0
+    for i in range(n):
+        place[i] = -1
+        if chosen[bins[i]]:
+            inside[m], place[i] = column[i], m
+            m += 1
+    ranks, distinct = rank(inside[:m])
+    steps = np.zeros((len(distinct), 3), np.int32)
+    for i in range(n):
+        if place[i] >= 0:
+            place[i] = ranks[place[i]]
+            steps[place[i], 2] += new[i]
+    for p in range(len(left)):
+        a, b = left[p], right[p]
+        if column[a] > column[b]:
+            a, b = b, a
+        kind = 0 if similar[p] else 1
+        if place[a] >= 0:
+            steps[place[a], kind] += 1
+        if place[b] >= 0:
+            steps[place[b], kind] -= 1
+    return distinct.copy(), steps
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def merge_steps(
+    values: NDArray[np.float32],
+    steps: NDArray[np.int32],
+    other_values: NDArray[np.float32],
+    other_steps: NDArray[np.int32],
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Two rising lists of values as one; the steps at a value that is in both are added up."""
+    n, m = len(values), len(other_values)
+    out, out_steps = np.empty(n + m, np.float32), np.empty((n + m, 3), np.int32)
+    i = j = k = 0
+    while i < n or j < m:
+        first = j == m or (i < n and values[i] <= other_values[j])
+        second = i == n or (j < m and other_values[j] <= values[i])
+        out[k] = values[i] if first else other_values[j]
+        out_steps[k] = 0
+        if first:
+            out_steps[k] += steps[i]
+            i += 1
+        if second:
+            out_steps[k] += other_steps[j]
+            j += 1
+        k += 1
+    return out[:k].copy(), out_steps[:k].copy()

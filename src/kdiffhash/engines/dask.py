@@ -43,7 +43,7 @@ Numbers = NDArray[np.int64]
 Hasher = TypeVar("Hasher", bound=ClosedFormHasher)
 
 _PATIENCE = 10  # seconds in which a scheduler must answer and have a worker
-_PART_BYTES = 2**28  # features or projections of a part of the pairs, on a worker
+_PART_BYTES = 2**29  # features or projections of a part of the pairs, on a worker
 _ROUND_BYTES = 2**29  # rows of pairs that the workers hold together
 _GRID_ROWS = 4096  # rows whose projections say where the bins lie
 _PORTION = 2**20  # codes that are put into an index at a time
@@ -112,8 +112,10 @@ def _check(client: Any, cluster: str, timeout: float) -> None:
         ) from error
     try:
         versions = set(client.run(_version).values())
-    except ImportError as error:
-        raise ClusterError(f"the workers at {cluster} lack a package: {error}") from error
+    except Exception as error:  # what a worker cannot unpickle comes as a bare Exception
+        raise ClusterError(
+            f"the workers at {cluster} cannot run kdiffhash; is it installed there? ({error})"
+        ) from error
     if versions != {__version__}:
         raise ClusterError(
             f"workers at {cluster} have kdiffhash {', '.join(sorted(versions))}, but this is "
@@ -479,7 +481,7 @@ def encode(
         width = n_bytes(hasher.n_bits_)
         sent = need("dask", "dask").delayed(worker, pure=False)
         return X.rechunk({1: -1}).map_blocks(
-            _transform, sent, dtype=np.uint8, chunks=(X.chunks[0], (width,))
+            _transform, hasher=sent, chunks=(X.chunks[0], (width,)), meta=np.empty((0, 0), np.uint8)
         )
     if out is None:
         raise ValueError("out is missing: the folder that the codes go to")

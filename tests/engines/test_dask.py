@@ -1,0 +1,323 @@
+"""Dask: real scheduler and worker processes, some of which are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kdiffhash import (
+    BoostedHash,
+    DiffHash,
+    HammingIndex,
+    KernelDiffHash,
+    KernelLDAHash,
+    LDAHash,
+    draw_pairs,
+)
+from kdiffhash.shards import open_shards
+
+pytest.importorskip("distributed")
+import dask.array as da
+import distributed
+
+from kdiffhash.engines import dask as engine
+from kdiffhash.engines.dask import ClusterError, ClusterIndex, connect, encode, fit, fit_pairs
+
+DASK = [sys.executable, "-m", "dask"]
+
+
+class Cluster:
+    """A scheduler and workers as processes, as an administrator would start them."""
+
+    def __init__(self, folder, n_workers):
+        self.folder, self.processes = folder, []
+        self.file = folder / "scheduler.json"
+        self._start("scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
+        deadline = time.monotonic() + 60
+        while not self.file.exists():
+            assert time.monotonic() < deadline, "the scheduler did not start"
+            time.sleep(0.05)
+        self.address = json.loads(self.file.read_text())["address"]
+        self.add_workers(n_workers)
+
+    def add_workers(self, n):
+        options = ("--nthreads", "1", "--no-dashboard", "--no-nanny")
+        for _ in range(n):
+            self._start("worker", self.address, *options)
+
+    def _start(self, what, *options):
+        command = [*DASK, what, "--host", "127.0.0.1", *map(str, options)]
+        log = (self.folder / f"{what}-{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def running(folder, n_workers):
+    cluster = Cluster(folder, n_workers)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("dask"), 2) as cluster, connect(cluster.address) as client:
+        client.wait_for_workers(2, timeout=60)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Descriptors of 3,000 things, 128 bytes each, the views of a thing in different shards."""
+    rng = np.random.default_rng(0)
+    things = rng.integers(0, 3_000, 24_000)
+    centres = rng.gamma(1.0, 30.0, (3_000, 128))
+    rows = centres[things] * rng.uniform(0.6, 1.4, (24_000, 128))
+    return np.clip(rows, 0, 255).astype(np.uint8), things
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    X, y = data
+    folder = tmp_path_factory.mktemp("rows")
+    for number, (a, b) in enumerate(pairwise([0, 5_000, 5_001, 12_000, 17_000, 24_000])):
+        np.save(folder / f"part-{number}.npy", X[a:b])
+        np.save(folder / f"part-{number}.labels.npy", y[a:b])
+    return folder
+
+
+def small(kind, **more):
+    options = {"n_bits": 64, "random_state": 3, "n_positives": 20_000, "n_negatives": 30_000}
+    return kind(**{**options, **more})
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (KernelLDAHash, {"n_basis": 300, "preprocess": "hellinger"}),
+        (KernelLDAHash, {"n_basis": 100, "basis": "kmeans", "kernel": "mahalanobis"}),
+        (KernelDiffHash, {"n_basis": 300, "moment": "cross", "threshold_weight": 2.0}),
+        (LDAHash, {}),
+        (DiffHash, {"preprocess": "hellinger"}),
+    ],
+)
+def test_the_model_is_that_of_one_machine(cluster, data, folder, kind, more):
+    X, y = data
+    alone = small(kind, **more).fit(X, y)
+    together = fit(small(kind, **more), folder, client=cluster)
+    if hasattr(alone, "basis_"):
+        np.testing.assert_array_equal(together.basis_, alone.basis_)
+        assert together.gamma_ == alone.gamma_
+    differing = np.bitwise_count(together.transform(X) ^ alone.transform(X)).sum()
+    assert differing <= 1e-5 * len(X) * 64
+    np.testing.assert_allclose(together.bit_fnr_, alone.bit_fnr_, atol=1e-3)
+    np.testing.assert_allclose(together.bit_ones_, alone.bit_ones_, atol=1e-3)
+
+
+def test_dask_arrays_are_rows_too(cluster, data):
+    X, y = data
+    rows, labels = da.from_array(X, chunks=(7_000, 50)), da.from_array(y, chunks=7_000)
+    alone = small(KernelLDAHash, n_basis=200).fit(X, y)
+    together = fit(small(KernelLDAHash, n_basis=200), rows, labels, client=cluster)
+    codes = encode(together, rows)
+    assert codes.shape == (24_000, 8)
+    np.testing.assert_array_equal(codes.compute(), alone.transform(X))
+    index = ClusterIndex(codes, client=cluster)
+    expected = HammingIndex(alone.transform(X)).search(codes[:50].compute(), 7)
+    for found, wanted in zip(index.search(codes[:50].compute(), 7), expected):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_small_rounds_and_parts_make_no_difference(cluster, data, folder, monkeypatch):
+    X, y = data
+    pairs, similar = draw_pairs(y, 9_000, 9_000, random_state=1)
+    alone = small(KernelLDAHash, n_basis=80).fit_pairs(X, pairs, similar)
+    monkeypatch.setattr(engine, "_PART_BYTES", 2**20)
+    monkeypatch.setattr(engine, "_ROUND_BYTES", 2**20)
+    job = engine._Job(engine._Blocks.of(folder, cluster), pairs, similar, 80)
+    assert len(job.rounds) > 3
+    together = fit_pairs(small(KernelLDAHash, n_basis=80), folder, pairs, similar, client=cluster)
+    np.testing.assert_array_equal(together.transform(X), alone.transform(X))
+    np.testing.assert_array_equal(together.thresholds_, alone.thresholds_)
+    np.testing.assert_array_equal(together.bit_ones_, alone.bit_ones_)
+
+
+def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path):
+    X, y = data
+    hasher = small(KernelLDAHash, n_basis=100, n_bits=16).fit(X, y)  # short codes: many ties
+    hasher.save(tmp_path / "model")
+    out = tmp_path / "codes"
+    assert encode(hasher, folder, out, client=cluster) == 5
+    assert encode(hasher, folder, out, client=cluster) == 0
+    (out / "part-3.npy").unlink()
+    assert encode(hasher, folder, out, client=cluster) == 1
+    codes = hasher.transform(X)
+    np.testing.assert_array_equal(np.asarray(open_shards(out)), codes)
+
+    alone = HammingIndex(codes)
+    alone.remove(np.arange(100, 5_000, 3))
+    alone.save(tmp_path / "x.index")
+    for source, index in ((out, HammingIndex(codes)), (tmp_path / "x.index", alone)):
+        together = ClusterIndex(source, client=cluster)
+        assert len(together) == len(index)
+        for k in (1, 40):
+            expected = index.search(codes[:300], k)
+            for found, wanted in zip(together.search(codes[:300], k), expected):
+                np.testing.assert_array_equal(found, wanted)
+    few = tmp_path / "few.npy"
+    np.save(few, codes[:3])
+    distances, ids = ClusterIndex(few, client=cluster).search(codes[:1], 10)
+    assert ids.shape == (1, 3)
+    assert distances[0, 0] == 0
+    assert together.search(codes[:0], 3)[0].shape == (0, 3)
+    many = np.tile(codes[:100], (200, 1))  # more queries than are sent at a time
+    np.testing.assert_array_equal(together.search(many, 2)[1], alone.search(many, 2)[1])
+
+
+def kill_one_that_works_on(client, task):
+    """Kill the worker that is the first to work on such a task."""
+
+    def busy(dask_scheduler):
+        for state in dask_scheduler.workers.values():
+            if any(task in ts.key for ts in state.processing):
+                return state.address
+        return None
+
+    deadline = time.monotonic() + 60
+    while (address := client.run_on_scheduler(busy)) is None:
+        assert time.monotonic() < deadline, f"nobody works on {task}"
+        time.sleep(0.01)
+    pid = client.run(os.getpid, workers=[address])[address]
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("task", ["fit", "encode", "search"])
+def test_a_worker_that_is_killed_changes_nothing(data, folder, tmp_path, task):
+    X, y = data
+    hasher = small(KernelLDAHash, n_basis=500, n_bits=128)
+    alone = hasher.fit(X, y)
+    codes = alone.transform(X)
+    many = tmp_path / "many.npy"
+    np.save(many, np.tile(codes, (40, 1)))
+
+    with running(tmp_path, 2) as cluster, connect(cluster.address) as client:
+        client.wait_for_workers(2, timeout=60)
+        results = {}
+
+        def work():
+            if task == "fit":
+                new = small(KernelLDAHash, n_basis=500, n_bits=128)
+                results["codes"] = fit(new, folder, client=client).transform(X)
+            elif task == "encode":
+                results["n"] = encode(alone, folder, tmp_path / "out", client=client)
+                results["codes"] = np.asarray(open_shards(tmp_path / "out"))
+            else:
+                results["found"] = index.search(codes[:3000], 5)
+
+        if task == "search":
+            index = ClusterIndex(many, client=client)
+        thread = threading.Thread(target=work)
+        thread.start()
+        name = {"fit": "_run", "encode": "write_shard", "search": "_nearest"}[task]
+        kill_one_that_works_on(client, name)
+        thread.join()
+        assert len(client.scheduler_info()["workers"]) == 1
+    if task == "search":
+        expected = HammingIndex(np.load(many)).search(codes[:3000], 5)
+        for found, wanted in zip(results["found"], expected):
+            np.testing.assert_array_equal(found, wanted)
+        return
+    np.testing.assert_array_equal(results["codes"], codes)
+    if task == "encode":
+        assert results["n"] == 5
+        assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_cluster_that_is_not_there_is_told_in_seconds(tmp_path, monkeypatch):
+    start = time.monotonic()
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        connect("tcp://127.0.0.1:9", timeout=2).__enter__()
+    with pytest.raises(ClusterError, match="no Dask scheduler answers at nonsense"):
+        connect("nonsense://x", timeout=2).__enter__()
+    with running(tmp_path, 0) as cluster, pytest.raises(ClusterError, match="has no workers"):
+        connect(cluster.address, timeout=2).__enter__()
+    assert time.monotonic() - start < 60
+    monkeypatch.setattr(distributed, "default_client", distributed.client.default_client)
+    monkeypatch.setattr(distributed.client, "_get_global_client", lambda: None)
+    with pytest.raises(ClusterError, match="no Dask client"):
+        ClusterIndex(tmp_path)
+
+
+def test_bad_input_is_told(cluster, data, folder, tmp_path):
+    X, y = data
+    with pytest.raises(ValueError, match="sees all rows"):
+        fit(BoostedHash(n_bits=8), folder, client=cluster)
+    with pytest.raises(ValueError, match="from_array"):
+        fit(small(LDAHash), X, y, client=cluster)
+    np.save(tmp_path / "rows.npy", X)
+    with pytest.raises(ValueError, match="no labels"):
+        fit(small(LDAHash), tmp_path / "rows.npy", client=cluster)
+    with pytest.raises(ValueError, match="one class"):
+        fit(small(LDAHash), tmp_path / "rows.npy", np.zeros(len(X)), client=cluster)
+    with pytest.raises(ValueError, match="rows 0 to"):
+        fit_pairs(small(LDAHash), folder, [[0, 99_999]], [True], client=cluster)
+    bad = X.astype(np.float32)
+    bad[:, 3] = np.nan
+    np.save(tmp_path / "nan.npy", bad)
+    with pytest.raises(ValueError, match="NaN"):
+        fit(small(LDAHash), tmp_path / "nan.npy", y, client=cluster)
+    with pytest.raises(ValueError, match="uint8 rows of 16 bytes"):
+        ClusterIndex(tmp_path / "nan.npy", n_bits=128, client=cluster)
+    index = ClusterIndex(tmp_path / "rows.npy", client=cluster)
+    with pytest.raises(ValueError, match="k must be"):
+        index.search(X[:1], 0)
+    with pytest.raises(ValueError, match="1024 bits"):
+        index.search(X[:1, :5])
+    gone = tmp_path / "gone.npy"
+    np.save(gone, X[:10])
+    shards = open_shards(gone)
+    gone.unlink()
+    with pytest.raises(ClusterError, match="does not see"):
+        fit_pairs(small(LDAHash), shards, [[0, 1], [1, 2]], [True, False], client=cluster)
+
+
+def test_memory_of_a_worker_does_not_grow_with_the_shards(cluster, data, tmp_path):
+    X, y = data
+    hasher = small(LDAHash).fit(X, y)
+
+    def reset_peak():
+        Path("/proc/self/clear_refs").write_text("5")
+
+    def read_peak():
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+    def peak(n_shards):
+        folder = tmp_path / str(n_shards)
+        folder.mkdir()
+        for number in range(n_shards):
+            np.save(folder / f"{number}.npy", X)
+        cluster.run(reset_peak)
+        encode(hasher, folder, tmp_path / f"{n_shards}-codes", client=cluster)
+        return max(cluster.run(read_peak).values())
+
+    peak(2)
+    few, many = peak(4), peak(40)
+    assert many < few + 30e6, (few, many)
