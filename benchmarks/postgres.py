@@ -63,6 +63,10 @@ def main() -> None:
         seconds = interleaved({"bare": bare, "load": load_anew}, 5)
         rows.append({"what": "load", "seconds": seconds["load"],
                      "ratio_to_copy": seconds["bare"] / seconds["load"]})  # fmt: skip
+        with psycopg.connect(dsn) as connection:
+            size = "SELECT pg_total_relation_size('\"kdiffhash benchmark\"')"
+            (total,) = connection.execute(size).fetchone()
+        rows.append({"what": "disk", "bytes_per_code": total / options.n})
         index, queries = HammingIndex(codes), codes[:8] ^ np.uint8(1)
         start = time.perf_counter()
         found: Any = store.search(queries, 10)

@@ -10,6 +10,9 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
+from fanout import Costs, simulate
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 SCENES = {"boruszyn": "boruszyn (rural)", "castle-p30": "castle-p30 (architecture)"}
@@ -349,7 +352,7 @@ def radius() -> str:
 
 def postgres() -> str:
     found = load("postgres")
-    loading, searching = found["rows"]
+    loading, _, searching = found["rows"]
     return (
         f"{found['n']:,} codes of {found['n_bits']} bits are loaded in {loading['seconds']:.1f} s, "
         f"at {100 * loading['ratio_to_copy']:.0f} % of the speed of a bare `COPY` of the same "
@@ -372,6 +375,162 @@ def disk() -> str:
     return note + "\n\n" + table(["step", "time", "anonymous memory added"], rows)
 
 
+def scale() -> str:
+    found = load("scale")
+    names = {
+        "encode": "encode, 128 bits, 1,000 basis rows",
+        "search": f"{found['n_queries']:,} queries, the ten nearest",
+        "fit": "learn from 300,000 pairs",
+    }
+    rows = []
+    for task, name in names.items():
+        one, two = (case for case in found["cases"] if case["task"] == task)
+        rows.append(
+            [
+                name,
+                f"{one['n'] / 1e6:.0f} million",
+                f"{one['plain_seconds']:.1f} s",
+                f"{one['seconds']:.1f} s ({100 * one['overhead']:+.0f} %)",
+                f"{two['seconds']:.1f} s",
+                f"**{two['speedup']:.2f} x**",
+            ]
+        )
+    header = [
+        "task",
+        "rows or codes",
+        "plain call, one thread",
+        "one worker",
+        "two workers",
+        "gain",
+    ]
+    memory = max(found["worker_mb_while_encoding"].values())
+    note = (
+        f"{machine_note(found)}. Scheduler and workers are processes on this machine, one thread "
+        f"a worker. Encoding {found['cases'][0]['n'] / 500_000:.0f} shards, a worker held at most "
+        f"{memory:.0f} MB. Learning on a cluster computes features three times, where one machine "
+        "computes them twice, and some of it (directions, the choice of thresholds) is not "
+        "shared. (`python benchmarks/scale.py`)"
+    )
+    return note + "\n\n" + table(header, rows)
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
+    return f"{1000 * seconds:.0f} ms"
+
+
+def size(n_bytes: float) -> str:
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= one:
+            return f"{n_bytes / one:.{0 if n_bytes >= 10 * one else 1}f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def unit_costs() -> dict[str, float]:
+    """Seconds for a descriptor or code, on one thread; bytes in PostgreSQL."""
+    found, pg, index = load("scale"), load("postgres"), load("index")
+    encode = next(case for case in found["cases"] if case["task"] == "encode")
+    fit = next(case for case in found["cases"] if case["task"] == "fit")
+    return {
+        "encode": encode["plain_seconds"] / encode["n"],
+        "fit": fit["plain_seconds"],
+        "scan": found["simulation"]["costs"]["scan"],
+        "load": pg["rows"][0]["seconds"] / pg["n"],
+        "pg_bytes": pg["rows"][1]["bytes_per_code"],
+        "build": index["rows"][0]["seconds"] / index["n"],
+    }
+
+
+def costs() -> str:
+    cost, found = unit_costs(), load("scale")
+    rows = [
+        ["learn, 300,000 pairs, 1,000 basis rows", f"{cost['fit']:.0f} s in all", "`scale.py`"],
+        ["encode, 128 bits", f"{1e6 * cost['encode']:.1f} µs", "`scale.py`"],
+        ["put into an index file", f"{1e6 * cost['build']:.2f} µs", "`index.py`"],
+        [
+            "load into PostgreSQL, 256 bits",
+            f"{1e6 * cost['load']:.1f} µs, {cost['pg_bytes']:.0f} bytes on disk",
+            "`postgres.py`",
+        ],
+        ["compare with a query, 128 bits", f"{1e9 * cost['scan']:.2f} ns", "`scale.py`"],
+    ]
+    note = f"{machine_note(found)}; one thread, but PostgreSQL and index files use more."
+    return note + "\n\n" + table(["step", "cost", "measured by `benchmarks/`"], rows)
+
+
+def worked() -> str:
+    cost = unit_costs()
+    measured = Costs(**load("scale")["simulation"]["costs"])
+    rows = []
+    for n in (1e7, 1e8, 1e9):
+        for workers in (1, 8, 64):
+            search = simulate(measured, n, workers, 1000)
+            rows.append(
+                [
+                    f"10{'⁷⁸⁹'[len(str(int(n))) - 8]}",
+                    str(workers),
+                    size(128 * n),
+                    size(16 * n),
+                    size(16 * n / workers),
+                    duration(cost["encode"] * n / workers),
+                    duration(float(np.median(search))),
+                    f"{duration(cost['load'] * n)}, {size(cost['pg_bytes'] * n)}",
+                ]
+            )
+    header = [
+        "descriptors",
+        "workers of one thread",
+        "128-byte rows on disk",
+        "128-bit codes",
+        "codes a worker",
+        "encode",
+        "1,000 queries",
+        "into one PostgreSQL, 256 bits",
+    ]
+    return table(header, rows)
+
+
+def fanout() -> str:
+    found = load("scale")["simulation"]
+    measured = Costs(**found["costs"])
+    tried = [
+        [
+            f"{row['workers']}",
+            f"{row['predicted']:.2f} s",
+            f"{row['measured']:.2f} s",
+            f"{100 * row['error']:+.0f} %",
+        ]
+        for row in found["rows"]
+    ]
+    n = next(case["n"] for case in load("scale")["cases"] if case["task"] == "search")
+    first = (
+        f"{found['rows'][0]['n_queries']:,} queries against {n / 1e6:.0f} million codes of 128 "
+        "bits: predicted from plain scans of half the codes, the round trip of an empty task, the "
+        "bandwidth and the merge, and measured as a whole.\n\n"
+        + table(["workers", "simulated", "measured", "difference"], tried)
+    )
+    rows = []
+    for workers in (1, 8, 64):
+        cells = []
+        for slow in (0.0, 0.02):
+            seconds = simulate(measured, 1e9, workers, 1000, slow_share=slow, slow_factor=3.0)
+            low, high = np.quantile(seconds, (0.5, 0.99))
+            cells += [duration(float(low)), duration(float(high))]
+        few = simulate(measured, 1e7, workers, 1)
+        rows.append([str(workers), *cells, duration(float(np.median(few)))])
+    header = [
+        "workers",
+        "10⁹ codes, 1,000 queries: median",
+        "99 % of the times",
+        "one worker in fifty slow, threefold: median",
+        "99 %",
+        "10⁷ codes, one query",
+    ]
+    return first + "\n\nSimulated:\n\n" + table(header, rows)
+
+
 BLOCKS = {
     "docs/search.md": {
         "search": search,
@@ -386,6 +545,8 @@ BLOCKS = {
     "docs/results.md": {"accuracy": accuracy_full, "speed": speed, "patches": patches},
     "docs/postgres.md": {"postgres": postgres},
     "docs/data.md": {"views": views, "build": build},
+    "docs/dask.md": {"scale": scale},
+    "docs/billion.md": {"costs": costs, "worked": worked, "fanout": fanout},
 }
 
 

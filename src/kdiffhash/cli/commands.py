@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .cluster import Cluster, on_cluster, shards_of
 from .options import Json, Seed, Threads
 
 
@@ -78,6 +79,7 @@ def train(
     descriptor: Descriptor = "sift",
     seed: Seed = 0,
     threads: Threads = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Learn a hash from rows and the ids of the things they show."""
@@ -101,24 +103,46 @@ def train(
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
     with waiting(f"learning ({method.value})", as_json):
+        drawn = {}
         if method in (Method.random, Method.itq):
+            if cluster is not None:
+                raise ValueError(f"{method.value} sees all rows at once; leave --cluster out")
             hasher.fit(source.rows)
-            n_pairs = 0
         else:
             pairs, similar = pairs_of(source, positives, negatives, across_groups, seed)
-            hasher.fit_pairs(source.rows, pairs, similar)
-            n_pairs = len(pairs)
+            drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
+            if cluster is None:
+                hasher.fit_pairs(source.rows, pairs, similar)
+            else:
+                drawn |= _fit_on_cluster(hasher, cluster, data, descriptor, pairs, similar)
     hasher.save(out)
     show(
         {
             "model": str(out),
             **_describe(hasher),
             "trained_on_rows": len(source.rows),
-            "trained_on_pairs": n_pairs,
+            "trained_on_pairs": sum(
+                drawn.get(name, 0) for name in ("similar_pairs", "other_pairs")
+            ),
+            **drawn,
             "seconds": round(time.perf_counter() - start, 2),
         },
         as_json,
     )
+
+
+def _fit_on_cluster(
+    hasher: Any, cluster: str, data: list[Path], descriptor: str, pairs: Any, similar: Any
+) -> dict[str, int]:
+    import numpy as np
+
+    from ..engines.dask import fit_pairs
+
+    rows = shards_of(data, descriptor)
+    with on_cluster(cluster) as client:
+        fit_pairs(hasher, rows, pairs, similar, client=client)
+    left, right = np.searchsorted(rows.starts, pairs, side="right").T
+    return {"shards": len(rows.files), "pairs_across_shards": int((left != right).sum())}
 
 
 def encode(
@@ -130,6 +154,7 @@ def encode(
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
     descriptor: Descriptor = "sift",
     threads: Threads = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Encode rows from a file to a file, or shard by shard to a folder, in bounded memory.
@@ -147,9 +172,11 @@ def encode(
         hasher = hasher.truncate(bits)
     start = time.perf_counter()
     if out.suffix == ".npy":
+        if cluster is not None:
+            raise ValueError("with --cluster, codes go to a folder, a file a shard: --out FOLDER")
         result = _encode_to_file(hasher, data, out, descriptor, as_json)
     elif out.suffix == "":
-        result = _encode_to_folder(hasher, data, out, as_json)
+        result = _encode_to_folder(hasher, data, out, cluster, as_json)
     else:
         raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
     seconds = time.perf_counter() - start
@@ -181,7 +208,9 @@ def _encode_to_file(
     return {"rows": n_rows, "encoded": n_rows}
 
 
-def _encode_to_folder(hasher: Any, data: Path, out: Path, quiet: bool) -> dict[str, Any]:
+def _encode_to_folder(
+    hasher: Any, data: Path, out: Path, cluster: str | None, quiet: bool
+) -> dict[str, Any]:
     from ..progress import progress
     from ..shards import open_shards
     from ..shards.codes import shards_to_write, write_shard
@@ -189,12 +218,18 @@ def _encode_to_folder(hasher: Any, data: Path, out: Path, quiet: bool) -> dict[s
 
     if is_scene(data):
         raise ValueError(f"{data} is a scene, one set of rows; give --out a name that ends in .npy")
-    rows = open_shards(data)
+    rows = open_shards(data.resolve())
     todo = shards_to_write(hasher, rows, out)
     n_todo = sum(len(shard) for shard, _ in todo)
     with progress(n_todo, "encoding", quiet) as advance:
-        for shard, target in todo:
-            advance(write_shard(hasher, shard, target))
+        if cluster is None:
+            for shard, target in todo:
+                advance(write_shard(hasher, shard, target))
+        elif todo:
+            from ..engines.dask import encode
+
+            with on_cluster(cluster) as client:
+                encode(hasher, rows, out, client=client, advance=advance)
     shards = {"shards": len(rows.files), "there_before": len(rows.files) - len(todo)}
     return {"rows": len(rows), "encoded": n_todo, **shards}
 

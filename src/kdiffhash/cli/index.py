@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .cluster import Cluster, on_cluster
 from .codes import check_out, code_blocks, code_count, code_width, tell, tell_nearest
 from .options import Json, Threads
 
@@ -95,13 +96,22 @@ def search(
     ] = None,
     factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
     threads: Threads = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
+    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal.
+
+    On a cluster, INDEX may also be codes: a file or a folder.
+    """
     from .. import HammingIndex
     from ..files import open_npy
 
     check_out(out)
+    if cluster is not None:
+        if allowed is not None or rerank is not None:
+            raise ValueError("--allowed and --rerank do not go with --cluster")
+        _search_on_cluster(cluster, path, queries, k, out, as_json)
+        return
     chosen = None if allowed is None else open_npy(allowed)
     projections = None if rerank is None else open_npy(rerank)
     if projections is not None and len(projections) != code_count(queries):
@@ -117,6 +127,19 @@ def search(
             done += len(block)
         n_codes = len(index)
     tell_nearest({"index": str(path), "codes": n_codes}, found, queries, out, as_json)
+
+
+def _search_on_cluster(
+    cluster: str, path: Path, queries: Path, k: int, out: Path | None, as_json: bool
+) -> None:
+    from ..engines.dask import ClusterIndex
+
+    with on_cluster(cluster) as client:
+        index = ClusterIndex(path, client=client)
+        blocks = code_blocks(queries, _QUERIES, "searching", as_json)
+        found = [index.search(block, k) for block in blocks]
+        summary = {"index": str(path), "codes": len(index), "workers": len(client.nthreads())}
+    tell_nearest(summary, found, queries, out, as_json)
 
 
 @app.command()

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,7 @@ Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 Hasher = TypeVar("Hasher", bound=ClosedFormHasher)
 
-_PATIENCE = 10  # seconds in which a scheduler must answer and have a worker
+_PATIENCE = 5  # seconds in which a scheduler must answer, and have a worker
 _PART_BYTES = 2**29  # features or projections of a part of the pairs, on a worker
 _ROUND_BYTES = 2**29  # rows of pairs that the workers hold together
 _GRID_ROWS = 4096  # rows whose projections say where the bins lie
@@ -184,16 +184,10 @@ class _Blocks:
     @classmethod
     def of(cls, X: Any, client: Any) -> _Blocks:
         """Blocks of a path, of shards, or of a dask array."""
-        if isinstance(X, str | Path):
-            X = open_shards(Path(X).resolve())
-        if isinstance(X, Shards):
+        if not hasattr(X, "to_delayed"):
+            X = _shards(X)
             files = list(X.files)
             return cls(files, [len(file) for file in files], X.shape[1], X.dtype, client)
-        if not hasattr(X, "to_delayed"):
-            raise ValueError(
-                f"X must be a path, shards or a dask array, got {type(X).__name__}; "
-                "dask.array.from_array makes one of a NumPy array"
-            )
         if X.ndim != 2 or np.isnan(X.shape).any():
             raise ValueError(
                 f"X must be rows of known number, shape (n, d), got shape {X.shape}; "
@@ -237,15 +231,33 @@ class _Blocks:
         delayed = need("dask", "dask").delayed(_take, pure=False)
         edges = np.searchsorted(numbers, self.starts)
         wanted = {
-            i: delayed(block, numbers[edges[i] : edges[i + 1]] - self.starts[i])
-            for i, block in enumerate(self.blocks)
+            i: delayed(block, numbers[edges[i] : edges[i + 1]] - start, start)
+            for i, (block, start) in enumerate(zip(self.blocks, self.starts.tolist()))
             if edges[i] < edges[i + 1]
         }
         return dict(zip(wanted, self.client.compute(list(wanted.values()))))
 
 
-def _take(block: Any, numbers: Numbers) -> Array:
-    return block.take(numbers) if isinstance(block, Shard) else np.asarray(block)[numbers]
+def _shards(X: Any) -> Shards:
+    """Shards by names that are good on all machines."""
+    if isinstance(X, str | Path):
+        X = open_shards(X)
+    if not isinstance(X, Shards):
+        raise ValueError(
+            f"X must be a path, shards or a dask array, got {type(X).__name__}; "
+            "dask.array.from_array makes one of a NumPy array"
+        )
+    return Shards(tuple(replace(file, path=file.path.resolve()) for file in X.files))
+
+
+def _take(block: Any, numbers: Numbers, start: int) -> Array:
+    """Some rows of a block whose first row has the number `start` among all rows."""
+    rows = block.take(numbers) if isinstance(block, Shard) else np.asarray(block)[numbers]
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        bad = int(numbers[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]])
+        where = f"row {bad} of {block.path}" if isinstance(block, Shard) else f"row {start + bad}"
+        raise ValueError(f"{where} contains NaN or infinity; drop or repair such rows")
+    return rows
 
 
 # -- learning -------------------------------------------------------------------------------------
@@ -275,13 +287,14 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     hasher
     """
     client = _client(client)
-    if isinstance(X, str | Path):
-        X = open_shards(Path(X).resolve())
-    if y is None and isinstance(X, Shards):
-        y = X.labels()
+    if not hasattr(X, "to_delayed"):
+        X = _shards(X)
+        y = X.labels() if y is None else y
     if y is None:
-        raise ValueError("y is missing, and the shards have no labels: see open_shards")
+        raise ValueError("y is missing, and the rows have no labels of their own: see open_shards")
     y, groups = (value.compute() if hasattr(value, "compute") else value for value in (y, groups))
+    if len(y) != len(X):
+        raise ValueError(f"X has {len(X)} rows, but y has {len(y)} labels")
     pairs, similar = draw_pairs(
         y,
         hasher.n_positives,
@@ -317,24 +330,32 @@ def fit_pairs(
     rows = _Blocks.of(X, client)
     checked, flags = check_pairs(pairs, similar, len(rows))
     check_both_kinds(int(flags.sum()), int((~flags).sum()))
-    order = np.argsort(checked[:, 0], kind="stable")  # by the shard of the first member
-    with _told():
+    try:
+        with _told():
+            _learn(hasher, rows, checked, flags)
+    except BaseException:
         hasher._forget()
-        hasher.n_features_in_ = rows.width
-        hasher._start(rows)  # type: ignore[arg-type]
-        width = max(hasher._feature_map().width, hasher.n_bits or 0)
-        job = _Job(rows, checked[order], flags[order], width)
-        stream = hasher._current_stream()
-        stream.positive, stream.negative = job.total(_moments, hasher).sums
-        hasher._solve()
-        sample = np.unique(checked[:: -(-len(checked) // _GRID_ROWS)])
-        grid = Grid.over(hasher._columns(rows[sample]))
-        counts = job.total(_counts, hasher, grid)
-        chosen = counts.candidates(hasher.threshold_weight)
-        steps = job.total(_steps, hasher, grid, chosen)
+        raise
+    return hasher
+
+
+def _learn(hasher: ClosedFormHasher, rows: _Blocks, pairs: Pairs, similar: Similar) -> None:
+    hasher._forget()
+    hasher.n_features_in_ = rows.width
+    hasher._start(rows)  # type: ignore[arg-type]
+    order = np.argsort(pairs[:, 0], kind="stable")  # by the shard of the first member
+    width = max(hasher._feature_map().width, hasher.n_bits or 0)
+    job = _Job(rows, pairs[order], similar[order], width)
+    stream = hasher._current_stream()
+    stream.positive, stream.negative = job.total(_moments, hasher).sums
+    hasher._solve()
+    sample = np.unique(pairs[:: -(-len(pairs) // _GRID_ROWS)])
+    grid = Grid.over(hasher._columns(rows[sample]))
+    counts = job.total(_counts, hasher, grid)
+    chosen = counts.candidates(hasher.threshold_weight)
+    steps = job.total(_steps, hasher, grid, chosen)
     hasher._take_bit_rates(solve(grid, counts, steps, hasher.threshold_weight))
     hasher._stream = None
-    return hasher
 
 
 @dataclass(frozen=True)
@@ -486,13 +507,16 @@ def encode(
     if out is None:
         raise ValueError("out is missing: the folder that the codes go to")
     client = _client(client)
-    rows = X if isinstance(X, Shards) else open_shards(Path(X).resolve())
-    todo = shards_to_write(hasher, rows, Path(out).resolve())
+    todo = shards_to_write(hasher, _shards(X), Path(out).resolve())
     with _told():
         sent = client.submit(_same, worker, pure=False)
         tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
-        for task in need("distributed", "dask").as_completed(tasks):
-            advance(task.result())
+        try:
+            for task in need("distributed", "dask").as_completed(tasks):
+                advance(task.result())
+        except BaseException:
+            client.cancel(tasks)
+            raise
     for _, target in todo:  # what a worker that was lost has left
         for unfinished in target.parent.glob(f".{target.name}.*.part"):
             unfinished.unlink(missing_ok=True)
@@ -609,7 +633,7 @@ def _load_part(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -
     index = HammingIndex(n_bits=n_bits)
     for block, start, stop in blocks:
         for i in range(start, stop, _PORTION):
-            codes = _take(block, np.arange(i, min(i + _PORTION, stop)))
+            codes = _take(block, np.arange(i, min(i + _PORTION, stop)), first_id)
             index.add(codes, np.arange(first_id, first_id + len(codes)))
             first_id += len(codes)
     return index

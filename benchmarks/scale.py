@@ -1,0 +1,262 @@
+"""Encoding, searching and learning on Dask workers of one thread, beside the plain call.
+
+A scheduler and workers run as processes of their own. `overhead` is what one worker takes longer
+than the plain call on one thread; `speedup` is how much quicker two workers are than one. The parts
+of a search are measured too, and what `fanout.py` predicts from them is compared with the whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import arguments, report, say
+from fanout import Costs, simulate
+
+from kdiffhash import HammingIndex, KernelLDAHash, draw_pairs
+from kdiffhash.engines.dask import ClusterIndex, connect, encode, fit_pairs
+from kdiffhash.search.passes import merge_found
+from kdiffhash.shards import Shards, open_shards
+from kdiffhash.shards.codes import shards_to_write, write_shard
+
+SHARD = 500_000
+K = 10
+WORKERS = (1, 2)
+
+
+@contextmanager
+def cluster(folder: Path, n_workers: int) -> Iterator[Any]:
+    """A client of a new cluster."""
+    dask = [sys.executable, "-m", "dask"]
+    file = folder / f"scheduler-{n_workers}.json"
+    here = ["--host", "127.0.0.1", "--scheduler-file", str(file), "--no-dashboard"]
+    one = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0"]
+    with ExitStack() as stack:
+
+        def start(*command: str) -> None:
+            quiet = subprocess.DEVNULL
+            process = subprocess.Popen([*dask, *command], stdout=quiet, stderr=quiet, cwd=folder)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+
+        start("scheduler", "--port", "0", *here)
+        while not file.exists():
+            time.sleep(0.1)
+        for _ in range(n_workers):
+            start("worker", *here, *one)
+        client = stack.enter_context(connect("local" if not n_workers else _address(file)))
+        client.wait_for_workers(n_workers, timeout=60)
+        yield client
+
+
+def _address(file: Path) -> str:
+    import json
+
+    return str(json.loads(file.read_text())["address"])
+
+
+def timed(function: Any, *arguments: Any, **named: Any) -> float:
+    start = time.perf_counter()
+    function(*arguments, **named)
+    return time.perf_counter() - start
+
+
+def peak_memory() -> float:
+    """MB that this process has held at most, since it was last asked."""
+    status = Path("/proc/self/status").read_text()
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def cases_of(task: str, n: int, seconds: dict[int, list[float]]) -> list[dict[str, Any]]:
+    """Rows of the report; 0 workers are the plain call."""
+    plain, *others = (sum(seconds[w]) for w in (0, *WORKERS))
+    rows = []
+    for workers, taken in zip(WORKERS, others):
+        rows.append(
+            {
+                "task": task,
+                "n": n,
+                "workers": workers,
+                "seconds": taken / len(seconds[workers]),
+                "plain_seconds": plain / len(seconds[0]),
+                "speedup": others[0] / taken,
+                "overhead": taken * workers / plain - 1,
+            }
+        )
+        say(rows[-1])
+    return rows
+
+
+def bench_encode(
+    clients: dict[int, Any], hasher: KernelLDAHash, rows: Shards, folder: Path
+) -> list[dict[str, Any]]:
+    """Encode all shards, a quarter at a time, in turns."""
+    seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
+
+    def plain(some: Shards, out: Path) -> None:
+        for shard, target in shards_to_write(hasher, some, out):
+            write_shard(hasher, shard, target)
+
+    for turn in range(4):
+        some = Shards(rows.files[turn::4])
+        for workers in seconds:
+            out = folder / f"codes-{workers}"
+            if workers:
+                taken = timed(encode, hasher, some, out, client=clients[workers])
+            else:
+                taken = timed(plain, some, out)
+            seconds[workers].append(taken)
+            say("encode", turn, workers, f"{taken:.1f} s")
+    return cases_of("encode", len(rows), {w: [sum(t)] for w, t in seconds.items()})
+
+
+def bench_search(
+    clients: dict[int, Any], codes: np.ndarray, out: Path, n_queries: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Whole searches, and the scans that the simulation starts from, in turns."""
+    queries = codes[:: len(codes) // n_queries][:n_queries] ^ np.uint8(1)
+    index = HammingIndex(codes)
+    halves = [HammingIndex(half) for half in np.array_split(codes, 2)]
+    indexes = {w: ClusterIndex(out, client=clients[w]) for w in WORKERS}
+    expected = index.search(queries, K, threads=1)
+    seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
+    alone, busy = [], []
+
+    def scan(half: HammingIndex) -> float:
+        return timed(half.search, queries, K, threads=1)
+
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(9):
+            found: Any = expected
+            for workers in seconds:
+                start = time.perf_counter()
+                if workers:
+                    found = indexes[workers].search(queries, K)
+                else:
+                    index.search(queries, K, threads=1)
+                seconds[workers].append(time.perf_counter() - start)
+                for one, other in zip(found, expected):
+                    np.testing.assert_array_equal(one, other)
+            alone.append(scan(halves[0]))
+            busy.append(statistics.mean(pool.map(scan, halves)))
+            say("search", turn, [f"{times[-1]:.2f} s" for times in seconds.values()])
+    seconds = {w: [statistics.median(times[1:])] for w, times in seconds.items()}
+    one_scan = statistics.median(alone[1:])
+    costs = Costs(
+        scan=one_scan / len(halves[0]) / len(queries),
+        sharing=max(0.0, statistics.median(busy[1:]) / one_scan - 1),
+        spread=statistics.stdev(alone[1:]) / one_scan,
+        **measure_rest(clients[1], expected),
+    )
+    say(costs)
+    rows = []
+    for workers in WORKERS:
+        predicted = float(np.median(simulate(costs, len(codes), workers, len(queries))))
+        (measured,) = seconds[workers]
+        rows.append(
+            {
+                "workers": workers,
+                "n_queries": len(queries),
+                "predicted": predicted,
+                "measured": measured,
+                "error": predicted / measured - 1,
+            }
+        )
+        say(rows[-1])
+    return cases_of("search", len(codes), seconds), {"costs": asdict(costs), "rows": rows}
+
+
+def measure_rest(client: Any, lists: Any) -> dict[str, float]:
+    """What a search takes beside the scan: tasks, the way back, merging."""
+
+    def ask(n: int) -> float:
+        start = time.perf_counter()
+        client.gather([client.submit(abs, i, pure=False) for i in range(n)])
+        return time.perf_counter() - start
+
+    answer = statistics.median(ask(1) for _ in range(20))
+    task = max(0.0, (statistics.median(ask(50) for _ in range(5)) - answer) / 49)
+    size = 2**26
+    big = client.submit(np.zeros, size, np.uint8, pure=False)
+    client.submit(len, big).result()
+    bandwidth = size / timed(big.result)
+    merge_found([lists, lists], K)
+    merge = statistics.median(timed(merge_found, [lists, lists], K) for _ in range(5))
+    return {
+        "answer": answer,
+        "task": task,
+        "bandwidth": bandwidth,
+        "merge": merge / len(lists[0]),
+    }
+
+
+def bench_fit(clients: dict[int, Any], rows: Shards) -> list[dict[str, Any]]:
+    """Learn from pairs that were drawn before."""
+    pairs, similar = draw_pairs(np.arange(len(rows)) // 2, 100_000, 200_000, random_state=0)
+    seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
+    for workers in (0, *WORKERS) * 2:
+        hasher = KernelLDAHash(n_bits=128, random_state=0, preprocess="hellinger", n_jobs=1)
+        if workers:
+            taken = timed(fit_pairs, hasher, rows, pairs, similar, client=clients[workers])
+        else:
+            taken = timed(hasher.fit_pairs, rows, pairs, similar)
+        seconds[workers].append(taken)
+    return cases_of("fit", len(rows), seconds)
+
+
+def main() -> None:
+    options = arguments(__doc__, n=20_000_000, queries=1000)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        rng = np.random.default_rng(0)
+        views = np.repeat(rng.gamma(1.0, 30.0, (SHARD // 2, 128)), 2, axis=0)  # two of each thing
+        views *= rng.uniform(0.5, 1.5, views.shape)
+        base = np.clip(views, 0, 255).astype(np.uint8)
+        (folder / "rows").mkdir()
+        for number in range(options.n // SHARD):
+            np.save(folder / "rows" / f"{number:03d}.npy", np.roll(base, 3 * number, axis=1))
+        rows = open_shards(folder / "rows")
+        labels = np.arange(20_000) // 2
+        hasher = KernelLDAHash(n_bits=128, random_state=0, preprocess="hellinger", n_jobs=1)
+        hasher.fit(base[:20_000], labels)
+        with ExitStack() as stack:
+            clients = {w: stack.enter_context(cluster(folder, w)) for w in WORKERS}
+            for workers, client in clients.items():  # load everything once
+                some = Shards(rows.files[: 2 * workers])
+                encode(hasher, some, folder / f"warm-{workers}", client=client)
+                client.run(peak_memory)
+            os.sync()
+            cases = bench_encode(clients, hasher, rows, folder)
+            memory = {w: max(clients[w].run(peak_memory).values()) for w in WORKERS}
+            codes = np.asarray(open_shards(folder / "codes-1"))
+            assert codes.shape == (options.n, 16)
+            more, simulation = bench_search(clients, codes, folder / "codes-1", options.queries)
+            cases += more
+            cases += bench_fit(clients, rows)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    result = {
+        "cases": cases,
+        "simulation": simulation,
+        "worker_mb_while_encoding": memory,
+        "n_bits": 128,
+        "n_queries": options.queries,
+    }
+    report("scale", result, options)
+
+
+if __name__ == "__main__":
+    main()
