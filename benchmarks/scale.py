@@ -7,7 +7,7 @@ of a search are measured too, and what `fanout.py` predicts from them is compare
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import statistics
 import subprocess
@@ -32,6 +32,7 @@ from kdiffhash.shards import Shards, open_shards
 from kdiffhash.shards.codes import shards_to_write, write_shard
 
 SHARD = 500_000
+TURNS = 10
 K = 10
 WORKERS = (1, 2)
 
@@ -56,15 +57,9 @@ def cluster(folder: Path, n_workers: int) -> Iterator[Any]:
             time.sleep(0.1)
         for _ in range(n_workers):
             start("worker", *here, *one)
-        client = stack.enter_context(connect("local" if not n_workers else _address(file)))
+        client = stack.enter_context(connect(json.loads(file.read_text())["address"]))
         client.wait_for_workers(n_workers, timeout=60)
         yield client
-
-
-def _address(file: Path) -> str:
-    import json
-
-    return str(json.loads(file.read_text())["address"])
 
 
 def timed(function: Any, *arguments: Any, **named: Any) -> float:
@@ -80,20 +75,26 @@ def peak_memory() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def cases_of(task: str, n: int, seconds: dict[int, list[float]]) -> list[dict[str, Any]]:
-    """Rows of the report; 0 workers are the plain call."""
-    plain, *others = (sum(seconds[w]) for w in (0, *WORKERS))
+def cases_of(
+    task: str, n: int, seconds: dict[int, list[float]], share: float = 1.0
+) -> list[dict[str, Any]]:
+    """Rows of the report; 0 workers are the plain call.
+
+    All take turns, so a ratio is the median over turns: noise of a machine lasts longer than one.
+    A turn is `share` of the whole.
+    """
     rows = []
-    for workers, taken in zip(WORKERS, others):
+    for workers in WORKERS:
+        taken, plain, one = (np.array(seconds[w]) for w in (workers, 0, 1))
         rows.append(
             {
                 "task": task,
                 "n": n,
                 "workers": workers,
-                "seconds": taken / len(seconds[workers]),
-                "plain_seconds": plain / len(seconds[0]),
-                "speedup": others[0] / taken,
-                "overhead": taken * workers / plain - 1,
+                "seconds": float(np.median(taken)) / share,
+                "plain_seconds": float(np.median(plain)) / share,
+                "speedup": float(np.median(one / taken)),
+                "overhead": float(np.median(taken * workers / plain)) - 1,
             }
         )
         say(rows[-1])
@@ -103,15 +104,15 @@ def cases_of(task: str, n: int, seconds: dict[int, list[float]]) -> list[dict[st
 def bench_encode(
     clients: dict[int, Any], hasher: KernelLDAHash, rows: Shards, folder: Path
 ) -> list[dict[str, Any]]:
-    """Encode all shards, a quarter at a time, in turns."""
+    """Encode all shards, some at a time, in turns."""
     seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
 
     def plain(some: Shards, out: Path) -> None:
         for shard, target in shards_to_write(hasher, some, out):
             write_shard(hasher, shard, target)
 
-    for turn in range(4):
-        some = Shards(rows.files[turn::4])
+    for turn in range(TURNS):
+        some = Shards(rows.files[turn::TURNS])
         for workers in seconds:
             out = folder / f"codes-{workers}"
             if workers:
@@ -120,7 +121,7 @@ def bench_encode(
                 taken = timed(plain, some, out)
             seconds[workers].append(taken)
             say("encode", turn, workers, f"{taken:.1f} s")
-    return cases_of("encode", len(rows), {w: [sum(t)] for w, t in seconds.items()})
+    return cases_of("encode", len(rows), seconds, 1 / TURNS)
 
 
 def bench_search(
@@ -139,7 +140,7 @@ def bench_search(
         return timed(half.search, queries, K, threads=1)
 
     with ThreadPoolExecutor(2) as pool:
-        for turn in range(9):
+        for turn in range(TURNS + 1):
             found: Any = expected
             for workers in seconds:
                 start = time.perf_counter()
@@ -153,7 +154,7 @@ def bench_search(
             alone.append(scan(halves[0]))
             busy.append(statistics.mean(pool.map(scan, halves)))
             say("search", turn, [f"{times[-1]:.2f} s" for times in seconds.values()])
-    seconds = {w: [statistics.median(times[1:])] for w, times in seconds.items()}
+    seconds = {w: times[1:] for w, times in seconds.items()}  # the first is to warm up
     one_scan = statistics.median(alone[1:])
     costs = Costs(
         scan=one_scan / len(halves[0]) / len(queries),
@@ -165,7 +166,7 @@ def bench_search(
     rows = []
     for workers in WORKERS:
         predicted = float(np.median(simulate(costs, len(codes), workers, len(queries))))
-        (measured,) = seconds[workers]
+        measured = statistics.median(seconds[workers])
         rows.append(
             {
                 "workers": workers,
@@ -207,7 +208,7 @@ def bench_fit(clients: dict[int, Any], rows: Shards) -> list[dict[str, Any]]:
     """Learn from pairs that were drawn before."""
     pairs, similar = draw_pairs(np.arange(len(rows)) // 2, 100_000, 200_000, random_state=0)
     seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
-    for workers in (0, *WORKERS) * 2:
+    for workers in seconds:
         hasher = KernelLDAHash(n_bits=128, random_state=0, preprocess="hellinger", n_jobs=1)
         if workers:
             taken = timed(fit_pairs, hasher, rows, pairs, similar, client=clients[workers])
@@ -219,7 +220,8 @@ def bench_fit(clients: dict[int, Any], rows: Shards) -> list[dict[str, Any]]:
 
 def main() -> None:
     options = arguments(__doc__, n=20_000_000, queries=1000)
-    folder = Path(tempfile.mkdtemp())
+    # In memory where that is possible: disks are not what is measured.
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
         rng = np.random.default_rng(0)
         views = np.repeat(rng.gamma(1.0, 30.0, (SHARD // 2, 128)), 2, axis=0)  # two of each thing
@@ -238,7 +240,6 @@ def main() -> None:
                 some = Shards(rows.files[: 2 * workers])
                 encode(hasher, some, folder / f"warm-{workers}", client=client)
                 client.run(peak_memory)
-            os.sync()
             cases = bench_encode(clients, hasher, rows, folder)
             memory = {w: max(clients[w].run(peak_memory).values()) for w in WORKERS}
             codes = np.asarray(open_shards(folder / "codes-1"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from kdiffhash import cli
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +56,22 @@ def things() -> tuple[np.ndarray, np.ndarray]:
     y = np.repeat(np.arange(150), 4)
     X = centres[y] + rng.normal(size=(600, 12)) * np.linspace(0.2, 0.8, 12)
     return X.astype(np.float32), y
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Run a command in this process; its JSON, or what it says if it is to fail."""
+
+    def run(*arguments, fail=False):
+        monkeypatch.setattr(sys, "argv", ["kdiffhash", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as error:
+            code = error.code
+        told = capsys.readouterr()
+        assert bool(code) == fail, told.err
+        return told.err if fail else json.loads(told.out)
+
+    return run

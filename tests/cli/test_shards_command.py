@@ -1,9 +1,5 @@
 """A folder of shards on the command line, from rows to what was found."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -13,15 +9,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def run(*arguments, fail=False):
-    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()", *arguments]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-    assert (done.returncode != 0) == fail, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr if fail else json.loads(done.stdout)
-
-
-def test_from_rows_to_neighbours(tmp_path):
+def test_from_rows_to_neighbours(command, tmp_path):
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(200), 5)[rng.permutation(1000)]
     X = (rng.normal(size=(200, 12))[y] + 0.3 * rng.normal(size=(1000, 12))).astype(np.float32)
@@ -34,46 +22,47 @@ def test_from_rows_to_neighbours(tmp_path):
     np.savez(tmp_path / "all.npz", X=X, y=y)
 
     options = ["--bits", 32, "--basis", 100, "--positives", 800, "--json"]
-    told = run("train", rows, "-o", tmp_path / "a", *options)
+    told = command("train", rows, "-o", tmp_path / "a", *options)
     assert (told["trained_on_rows"], told["similar_pairs"]) == (1000, 800)
-    run("train", tmp_path / "all.npz", "-o", tmp_path / "b", *options)
+    command("train", tmp_path / "all.npz", "-o", tmp_path / "b", *options)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
-    told = run("encode", tmp_path / "a", rows, "-o", codes, "--json")
+    told = command("encode", tmp_path / "a", rows, "-o", codes, "--json")
     assert (told["shards"], told["there_before"], told["shape"]) == (3, 0, [1000, 4])
     (codes / "1.npy").unlink()
-    assert run("encode", tmp_path / "a", rows, "-o", codes, "--json")["there_before"] == 2
-    run("encode", tmp_path / "a", rows, "-o", tmp_path / "codes.npy", "--json")
+    assert command("encode", tmp_path / "a", rows, "-o", codes, "--json")["there_before"] == 2
+    command("encode", tmp_path / "a", rows, "-o", tmp_path / "codes.npy", "--json")
     expected = kdiffhash.load(tmp_path / "a").transform(X)
     np.testing.assert_array_equal(np.load(tmp_path / "codes.npy"), expected)
 
-    whole = run("eval", tmp_path / "a", tmp_path / "all.npz", "--json")
-    assert run("eval", tmp_path / "a", rows, "--json")["rows"] == whole["rows"]
+    whole = command("eval", tmp_path / "a", tmp_path / "all.npz", "--json")
+    assert command("eval", tmp_path / "a", rows, "--json")["rows"] == whole["rows"]
 
-    assert run("index", "build", codes, "-o", tmp_path / "x.index", "--json")["codes"] == 1000
+    assert command("index", "build", codes, "-o", tmp_path / "x.index", "--json")["codes"] == 1000
     search = ["index", "search", tmp_path / "x.index", codes, "-k", 2, "-o", tmp_path / "f.npz"]
-    run(*search, "--json")
+    command(*search, "--json")
     found = kdiffhash.HammingIndex(expected).search(expected, 2)[1]
     np.testing.assert_array_equal(np.load(tmp_path / "f.npz")["ids"], found)
 
 
-def test_what_goes_wrong_is_said(tmp_path):
+def test_what_goes_wrong_is_said(command, tmp_path):
     rows = tmp_path / "rows"
     rows.mkdir()
     np.save(rows / "a.npy", np.zeros((5, 4)))
     model = kdiffhash.RandomHyperplaneHash(n_bits=8, random_state=0).fit(np.zeros((5, 4)))
     model.save(tmp_path / "m")
-    assert "--labels" in run("train", rows, "-o", tmp_path / "x", fail=True)
-    assert "of their own" in run("encode", tmp_path / "m", rows, "-o", rows, fail=True)
-    run("encode", tmp_path / "m", rows, "-o", tmp_path / "codes", "--json")
+    assert "--labels" in command("train", rows, "-o", tmp_path / "x", fail=True)
+    assert "of their own" in command("encode", tmp_path / "m", rows, "-o", rows, fail=True)
+    command("encode", tmp_path / "m", rows, "-o", tmp_path / "codes", "--json")
     shorter = ["encode", tmp_path / "m", rows, "-o", tmp_path / "codes", "--bits", 4]
-    assert "another model" in run(*shorter, fail=True)
+    assert "another model" in command(*shorter, fail=True)
     np.save(rows / "b.npy", np.full((5, 4), np.nan))
-    told = run("encode", tmp_path / "m", rows, "-o", tmp_path / "codes", fail=True)
+    told = command("encode", tmp_path / "m", rows, "-o", tmp_path / "codes", fail=True)
     assert "b.npy" in told
     assert "NaN" in told
     assert sorted(path.name for path in (tmp_path / "codes").iterdir()) == ["a.npy", "codes.json"]
     scene = tmp_path / "scene"
     scene.mkdir()
+    assert "subfolders" in command("train", scene, "-o", tmp_path / "x", fail=True)
     (scene / "info.txt").write_text("0 0\n")
-    assert "is a scene" in run("encode", tmp_path / "m", scene, "-o", tmp_path / "c", fail=True)
+    assert "sift.npy" in command("encode", tmp_path / "m", scene, "-o", tmp_path / "c", fail=True)

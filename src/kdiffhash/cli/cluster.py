@@ -6,13 +6,9 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from ..shards import Shards
 
 Cluster = Annotated[
     str | None,
@@ -34,13 +30,3 @@ def on_cluster(cluster: str) -> Iterator[Any]:
         with suppress(KeyError):  # the scheduler has none
             print(f"dashboard: {client.dashboard_link}", file=sys.stderr)
         yield client
-
-
-def shards_of(paths: list[Path], descriptor: str) -> Shards:
-    """Inputs of the command line as files that workers can read."""
-    from ..datasets.scene import find_scene
-    from ..shards import Shards, open_shards
-    from .inputs import is_scene
-
-    files = [find_scene(path) / f"{descriptor}.npy" if is_scene(path) else path for path in paths]
-    return Shards(tuple(shard for file in files for shard in open_shards(file.resolve()).files))

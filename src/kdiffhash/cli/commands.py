@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .cluster import Cluster, on_cluster, shards_of
+from .cluster import Cluster, on_cluster
 from .options import Json, Seed, Threads
 
 
@@ -137,6 +137,7 @@ def _fit_on_cluster(
     import numpy as np
 
     from ..engines.dask import fit_pairs
+    from .inputs import shards_of
 
     rows = shards_of(data, descriptor)
     with on_cluster(cluster) as client:
@@ -176,7 +177,7 @@ def encode(
             raise ValueError("with --cluster, codes go to a folder, a file a shard: --out FOLDER")
         result = _encode_to_file(hasher, data, out, descriptor, as_json)
     elif out.suffix == "":
-        result = _encode_to_folder(hasher, data, out, cluster, as_json)
+        result = _encode_to_folder(hasher, data, out, descriptor, cluster, as_json)
     else:
         raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
     seconds = time.perf_counter() - start
@@ -209,16 +210,13 @@ def _encode_to_file(
 
 
 def _encode_to_folder(
-    hasher: Any, data: Path, out: Path, cluster: str | None, quiet: bool
+    hasher: Any, data: Path, out: Path, descriptor: str, cluster: str | None, quiet: bool
 ) -> dict[str, Any]:
     from ..progress import progress
-    from ..shards import open_shards
     from ..shards.codes import shards_to_write, write_shard
-    from .inputs import is_scene
+    from .inputs import shards_of
 
-    if is_scene(data):
-        raise ValueError(f"{data} is a scene, one set of rows; give --out a name that ends in .npy")
-    rows = open_shards(data.resolve())
+    rows = shards_of([data], descriptor)
     todo = shards_to_write(hasher, rows, out)
     n_todo = sum(len(shard) for shard, _ in todo)
     with progress(n_todo, "encoding", quiet) as advance:

@@ -112,6 +112,11 @@ def search(
             raise ValueError("--allowed and --rerank do not go with --cluster")
         _search_on_cluster(cluster, path, queries, k, out, as_json)
         return
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder; make an index file of its codes (kdiffhash index build), or "
+            "search them on a cluster (--cluster local)"
+        )
     chosen = None if allowed is None else open_npy(allowed)
     projections = None if rerank is None else open_npy(rerank)
     if projections is not None and len(projections) != code_count(queries):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import Scene, load_scene
+from ..datasets.scene import find_scene
 from ..files import open_npy
 from ..pairs import Pairs, Similar, check_pairs, draw_pairs
 from ..shards import Shards, is_shards, open_shards
@@ -44,13 +45,30 @@ class Data:
 
 def is_scene(path: Path) -> bool:
     """Whether an input is a scene: a folder with `info.txt`, or the name of one in SCENES."""
-    if path.is_dir():
-        return (path / "info.txt").exists() or not is_shards(path)
-    return not path.is_file() and not path.suffix
+    if not path.is_dir():
+        return not path.is_file() and not path.suffix
+    if (path / "info.txt").exists():
+        return True
+    if is_shards(path):
+        return False
+    try:
+        find_scene(path)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} has neither info.txt, as a scene has, nor files of rows; subfolders are not "
+            "looked into"
+        ) from None
+    return True
+
+
+def shards_of(paths: list[Path], descriptor: str) -> Shards:
+    """Inputs as the files that their rows lie in."""
+    files = [find_scene(path) / f"{descriptor}.npy" if is_scene(path) else path for path in paths]
+    return Shards(tuple(shard for file in files for shard in open_shards(file.absolute()).files))
 
 
 def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") -> Data:
-    """Open one input; rows are read when they are used, except those of .npz."""
+    """Open one input; rows are read when they are used."""
     if is_scene(path):
         scene = load_scene(path, descriptor)
         data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
@@ -59,10 +77,7 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
         data = Data(rows, labels=rows.labels() if labels is None else None, groups=rows.groups())
         if path.suffix == ".npz":
             explicit = read_npz(path, ("pairs", "similar"))
-            pairs, similar = explicit.get("pairs"), explicit.get("similar")
-            data = replace(data, rows=rows[:], pairs=pairs, similar=similar)
-        elif path.suffix == ".npy":
-            data = replace(data, rows=open_npy(path))
+            data = replace(data, pairs=explicit.get("pairs"), similar=explicit.get("similar"))
     if labels is not None:
         data = replace(data, labels=open_npy(labels), scene=None)
     if data.labels is not None and data.labels.shape != (len(data.rows),):
@@ -88,7 +103,7 @@ def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
     labels_of = [part.need_labels("training") for part in parts]
     groups_of = [part.groups for part in parts if part.groups is not None]
     return Data(
-        np.concatenate([np.asarray(part.rows) for part in parts]),
+        shards_of(paths, descriptor),
         labels=numbered_apart(labels_of),
         groups=numbered_apart(groups_of) if len(groups_of) == len(parts) else None,
     )

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import copy
 import operator
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from ..codes import n_bytes
 from ..extras import need
@@ -36,13 +39,15 @@ from ..search import HammingIndex
 from ..search.passes import merge_found
 from ..shards import Shard, Shards, is_shards, open_shards
 from ..shards.codes import shards_to_write, write_shard
+from ..shards.shard import check_finite, row_numbers
 from ..step_counts import Grid, StepCounts, Steps, solve
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 Hasher = TypeVar("Hasher", bound=ClosedFormHasher)
 
-_PATIENCE = 5  # seconds in which a scheduler must answer, and have a worker
+_PATIENCE = 5  # seconds in which a scheduler must answer and have a worker
+_IMPORTING = 60  # seconds in which all workers must have loaded what they need
 _PART_BYTES = 2**29  # features or projections of a part of the pairs, on a worker
 _ROUND_BYTES = 2**29  # rows of pairs that the workers hold together
 _GRID_ROWS = 4096  # rows whose projections say where the bins lie
@@ -111,7 +116,11 @@ def _check(client: Any, cluster: str, timeout: float) -> None:
             f"the scheduler at {cluster} has no workers; start some: dask worker {cluster}"
         ) from error
     try:
-        versions = set(client.run(_version).values())
+        versions = set(_within(_IMPORTING, client.run, _version).values())
+    except Empty:
+        raise ClusterError(
+            f"a worker at {cluster} does not answer; restart the workers that hang"
+        ) from None
     except Exception as error:  # what a worker cannot unpickle comes as a bare Exception
         raise ClusterError(
             f"the workers at {cluster} cannot run kdiffhash; is it installed there? ({error})"
@@ -121,6 +130,22 @@ def _check(client: Any, cluster: str, timeout: float) -> None:
             f"workers at {cluster} have kdiffhash {', '.join(sorted(versions))}, but this is "
             f"{__version__}; install the same version everywhere"
         )
+
+
+def _within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns or raises; `queue.Empty` if it takes longer."""
+    answers: Queue[Future[Any]] = Queue()
+
+    def work() -> None:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+        answers.put(future)
+
+    threading.Thread(target=work, daemon=True).start()
+    return answers.get(timeout=seconds).result()
 
 
 def _version() -> str:
@@ -210,10 +235,10 @@ class _Blocks:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | Numbers) -> Array:
-        numbers = np.arange(len(self))[wanted] if isinstance(wanted, slice) else np.asarray(wanted)
-        rising, place = np.unique(numbers, return_inverse=True)
+        rising, place = row_numbers(wanted, len(self))
         found = self.client.gather(list(self.take(rising).values()))
-        return np.concatenate([np.empty((0, self.width), self.dtype), *found])[place]
+        rows = np.concatenate([np.empty((0, self.width), self.dtype), *found])
+        return rows if place is None else rows[place]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or self.dtype, copy=False)
@@ -247,17 +272,14 @@ def _shards(X: Any) -> Shards:
             f"X must be a path, shards or a dask array, got {type(X).__name__}; "
             "dask.array.from_array makes one of a NumPy array"
         )
-    return Shards(tuple(replace(file, path=file.path.resolve()) for file in X.files))
+    return Shards(tuple(replace(file, path=file.path.absolute()) for file in X.files))
 
 
 def _take(block: Any, numbers: Numbers, start: int) -> Array:
     """Some rows of a block whose first row has the number `start` among all rows."""
-    rows = block.take(numbers) if isinstance(block, Shard) else np.asarray(block)[numbers]
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        bad = int(numbers[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]])
-        where = f"row {bad} of {block.path}" if isinstance(block, Shard) else f"row {start + bad}"
-        raise ValueError(f"{where} contains NaN or infinity; drop or repair such rows")
-    return rows
+    if isinstance(block, Shard):
+        return check_finite(block.take(numbers), numbers, str(block.path))
+    return check_finite(np.asarray(block)[numbers], start + numbers, "X")
 
 
 # -- learning -------------------------------------------------------------------------------------
@@ -496,9 +518,12 @@ def encode(
         Of shards, how many were encoded; of a dask array, a dask array of codes, yet to be
         computed.
     """
+    check_is_fitted(hasher)
     worker = copy.copy(hasher)
     worker.n_jobs = 1
     if hasattr(X, "map_blocks"):
+        if out is not None:
+            raise ValueError("codes of a dask array are a dask array, and go to no folder")
         width = n_bytes(hasher.n_bits_)
         sent = need("dask", "dask").delayed(worker, pure=False)
         return X.rechunk({1: -1}).map_blocks(
@@ -507,7 +532,7 @@ def encode(
     if out is None:
         raise ValueError("out is missing: the folder that the codes go to")
     client = _client(client)
-    todo = shards_to_write(hasher, _shards(X), Path(out).resolve())
+    todo = shards_to_write(hasher, _shards(X), Path(out).absolute())
     with _told():
         sent = client.submit(_same, worker, pure=False)
         tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
@@ -553,7 +578,7 @@ class ClusterIndex:
         threads = self._client.nthreads()
         places = [worker for worker, n in threads.items() for _ in range(n)]
         if isinstance(source, str | Path) and not is_shards(Path(source)):
-            path = Path(source).resolve()
+            path = Path(source).absolute()
             with HammingIndex.open(path) as index:
                 self.n_bits, state = index.n_bits, index.sequence
             load, n = delayed(_open_part, pure=False), len(places)

@@ -111,15 +111,14 @@ def _nearest_of(pieces: list[Piece], queries: Words, k: int) -> Nearest:
 
 def merge_found(found: list[tuple[Distances, Ids]], k: int) -> tuple[Distances, Ids]:
     """The k nearest of what several searches for the same queries found in different codes."""
+    m = min(k, sum(distances.shape[1] for distances, _ in found))
 
     def padded(distances: Distances, ids: Ids) -> Nearest:
-        n, m = distances.shape
-        width = ((0, 0), (0, k - m))
-        return np.pad(distances, width), np.pad(ids, width), np.full(n, m, np.int64)
+        n, there = distances.shape
+        width = ((0, 0), (0, m - there))
+        return np.pad(distances, width), np.pad(ids, width), np.full(n, there, np.int64)
 
-    best = reduce(_merge, [padded(*one) for one in found])
-    m = min(k, sum(distances.shape[1] for distances, _ in found))
-    return best[0][:, :m], best[1][:, :m]
+    return reduce(_merge, [padded(*one) for one in found])[:2]
 
 
 def _merge(a: Nearest, b: Nearest) -> Nearest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..codes import n_bytes
-from ..files import replacing
-from .shard import Shard, Shards
+from ..files import open_npy, replacing
+from .shard import BESIDE, Shard, Shards
 
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
@@ -44,6 +45,8 @@ def write_codes(
                 raise ValueError(f"{name}: {error}") from error
             done += len(block)
             advance(len(block))
+        if done != n_rows:
+            raise ValueError(f"{where} changed while it was read: {n_rows} rows, then {done}")
 
 
 def write_shard(hasher: BaseHasher, shard: Shard, out: Path) -> int:
@@ -61,12 +64,17 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     from ..model_file import fingerprint
 
     targets = [folder / f"{file.path.stem}.npy" for file in rows.files]
+    uses = Counter(targets)
     for file, target in zip(rows.files, targets):
-        if targets.count(target) > 1:
+        if uses[target] > 1:
             raise ValueError(f"several shards would have their codes in {target.name}; rename one")
+        if target.name.endswith(BESIDE):
+            raise ValueError(f"{file.path}: codes cannot be called {target.name}; rename the shard")
         if target.resolve() == file.path.resolve():
             raise ValueError(f"{folder} holds the rows; give the codes a folder of their own")
     folder.mkdir(exist_ok=True)
+    for other in sorted(set(folder.glob("*.npy")) - set(targets)):
+        raise ValueError(f"{other} belongs to none of the shards, and would shift ids; remove it")
     record = {"model": fingerprint(hasher), "bits": hasher.n_bits_}
     path = folder / _RECORD
     if path.exists() and _read(path) != record:
@@ -93,4 +101,7 @@ def _read(path: Path) -> Any:
 def _is_done(file: Shard, target: Path) -> bool:
     if not target.exists() or target.stat().st_mtime_ns < file.path.stat().st_mtime_ns:
         return False
-    return len(np.load(target, mmap_mode="r", allow_pickle=False)) == len(file)
+    try:
+        return len(open_npy(target)) == len(file)
+    except (ValueError, TypeError):  # not whole
+        return False

@@ -64,11 +64,11 @@ class Hdf5Shard(Shard):
         """The rows, image by image."""
         with _open(self.path) as (file, _):
             if self.member:
-                rows = file[self.member]
+                rows = _plain(file[self.member], self.path)
                 yield from (rows[i : i + height] for i in range(0, len(rows), height))
                 return
             for name, n in self.images:
-                rows = _image(file, name)
+                rows = _image(file, name, self.path)
                 yield from (rows[i : i + height] for i in range(0, n, height))
 
     def take(self, numbers: Numbers) -> Array:
@@ -81,7 +81,7 @@ class Hdf5Shard(Shard):
             for name, n in self.images:
                 first, last = np.searchsorted(numbers, (start, start + n))
                 if first < last:
-                    out[first:last] = _image(file, name)[numbers[first:last] - start]
+                    out[first:last] = _image(file, name, self.path)[numbers[first:last] - start]
                 start += n
         return out
 
@@ -102,9 +102,9 @@ class Hdf5Shard(Shard):
             name = next((name for name in names if isinstance(file.get(name), h5py.Dataset)), None)
             if name is None:
                 return None
-            values = file[name][()]
-        if values.dtype.kind == "O":  # text
-            values = values.astype(str)
+            dataset = _plain(file[name], self.path)
+            is_text = h5py.check_string_dtype(dataset.dtype) is not None
+            values = np.asarray(dataset.asstr()[()], str) if is_text else dataset[()]
         return one_a_row(values, len(self), name, self.path)
 
 
@@ -115,8 +115,8 @@ def _plain(dataset: Any, path: Path) -> Any:
     return dataset
 
 
-def _image(file: Any, name: str) -> Array:
-    return np.ascontiguousarray(file[name]["descriptors"][()].T)
+def _image(file: Any, name: str, path: Path) -> Array:
+    return np.ascontiguousarray(_plain(file[name]["descriptors"], path)[()].T)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _open(path: Path) -> Iterator[tuple[Any, Any]]:
     try:
         with h5py.File(path, "r") as file:
             yield file, h5py
-    except (OSError, KeyError, RuntimeError) as error:
+    except (OSError, KeyError, RuntimeError, TypeError, UnicodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{path} is not a readable HDF5 file: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,18 @@ import numpy as np
 from ..files import open_npy
 from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, as_shape, one_a_row
 
-_BROKEN = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError)
+_BROKEN = (  # what damaged archives are told by
+    ValueError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    MemoryError,
+)
 
 
 class NpyShard(Shard):
@@ -64,6 +76,9 @@ class NpzShard(Shard):
             try:
                 with archive.open(f"{member}.npy") as stream:
                     shape, _, dtype = _read_header(stream)
+                size = archive.getinfo(f"{member}.npy").file_size
+                if np.prod(as_shape(shape, path), dtype=object) * dtype.itemsize > size:
+                    raise ValueError(f"it claims to hold {shape} rows, but has {size} bytes")
             except _BROKEN as error:
                 raise ValueError(f"{path} is not a readable .npz file: {error}") from error
         return cls(path, as_shape(shape, path), dtype, member)
@@ -73,7 +88,7 @@ class NpzShard(Shard):
         with _archive(self.path) as archive, archive.open(f"{self.member}.npy") as stream:
             (n, width), fortran, dtype = _read_header(stream)
             if fortran:
-                rows = read_npz(self.path)[self.member]
+                rows = read_npz(self.path, (self.member,))[self.member]
                 yield from (rows[i : i + height] for i in range(0, n, height))
                 return
             for start in range(0, n, height):

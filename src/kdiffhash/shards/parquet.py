@@ -38,11 +38,9 @@ class ParquetShard(Shard):
             kind = schema.field(column).type
             if types.is_fixed_size_list(kind):
                 width = kind.list_size
-            elif n:
-                first = next(file.iter_batches(1, columns=[column])).column(0)
-                width = len(first[0].as_py() or ())
             else:
-                raise ValueError(f"{path} holds no rows, and does not say how long they would be")
+                first = next(file.iter_batches(1, columns=[column])).column(0) if n else []
+                width = len(first[0].as_py() or ()) if n else 0
         dtype = np.dtype(kind.value_type.to_pandas_dtype())
         return cls(path, (n, width), dtype, column)
 
@@ -109,8 +107,10 @@ class ParquetShard(Shard):
             column = file.read(columns=[name]).column(0)
         if column.null_count:
             raise ValueError(f"{self.path}: column {name} has missing values")
+        if need("pyarrow", "parquet").types.is_nested(column.type):
+            raise ValueError(f"{self.path}: column {name} must have one value a row")
         values = np.asarray(column.to_numpy())
-        if values.dtype == object:  # text
+        if values.dtype == object and all(isinstance(value, str) for value in values[:1]):
             values = values.astype(str)
         return one_a_row(values, len(self), name, self.path)
 
@@ -129,7 +129,7 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         with parquet.ParquetFile(path) as file:
             yield file
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, KeyError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{path} is not a readable Parquet file: {error}") from error

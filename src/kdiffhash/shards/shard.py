@@ -31,7 +31,7 @@ _KINDS = {
     ".h5": ("hdf5", "Hdf5Shard"),
     ".hdf5": ("hdf5", "Hdf5Shard"),
 }
-_BESIDE = (".labels.npy", ".groups.npy")  # of NAME.npy, in files beside it
+BESIDE = (".labels.npy", ".groups.npy")  # of NAME.npy, in files beside it
 _BLOCK = 2**16  # rows that are held at once where only some of them are wanted
 
 
@@ -126,17 +126,15 @@ class Shards:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, wanted: slice | Numbers) -> Array:
-        numbers = np.arange(len(self))[wanted] if isinstance(wanted, slice) else np.asarray(wanted)
-        rising, place = np.unique(numbers, return_inverse=True)
-        if len(rising) and not 0 <= rising[0] <= rising[-1] < len(self):
-            raise IndexError(f"rows are numbered from 0 to {len(self) - 1}")
+    def __getitem__(self, wanted: slice | Numbers | NDArray[np.bool_]) -> Array:
+        rising, place = row_numbers(wanted, len(self))
         edges = np.searchsorted(rising, self.starts)
         out = np.empty((len(rising), self.shape[1]), self.dtype)
         for file, start, first, last in zip(self.files, self.starts, edges, edges[1:]):
             if first < last:
-                out[first:last] = file.take(rising[first:last] - start)
-        return out if len(rising) == len(numbers) and _rises(place) else out[place]
+                numbers = rising[first:last] - start
+                out[first:last] = check_finite(file.take(numbers), numbers, str(file.path))
+        return out if place is None else out[place]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or self.dtype, copy=False)
@@ -148,13 +146,22 @@ class Shards:
 
     def labels(self) -> Array | None:
         """Which thing each row shows, if every file tells."""
-        parts = _all_or_none([file.labels() for file in self.files])
+        parts = self._all_or_none([file.labels() for file in self.files], "labels")
         return None if parts is None else np.concatenate(parts)
 
     def groups(self) -> Array | None:
         """The group of each row, if every file tells; each file has groups of its own."""
-        parts = _all_or_none([file.groups() for file in self.files])
+        parts = self._all_or_none([file.groups() for file in self.files], "groups")
         return None if parts is None else numbered_apart(parts)
+
+    def _all_or_none(self, parts: list[Array | None], what: str) -> list[Array] | None:
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        for file, part in zip(self.files, parts):
+            if part is None:
+                raise ValueError(f"{file.path} has no {what}, but other shards have")
+        return known
 
 
 def is_shards(path: Path) -> bool:
@@ -181,6 +188,7 @@ def open_shards(path: str | Path) -> Shards:
     if not paths:
         raise ValueError(f"the folder {path} has no files of rows ({', '.join(_KINDS)})")
     files = tuple(_open(file) for file in paths)
+    files = tuple(file for file in files if file.shape != (0, 0)) or files  # empty, width unknown
     for file in files:
         if file.shape[1] != files[0].shape[1]:
             raise ValueError(
@@ -196,7 +204,7 @@ def _files_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.suffix in _KINDS
         and not path.name.startswith((".", "_"))
-        and not path.name.endswith(_BESIDE)
+        and not path.name.endswith(BESIDE)
         and path.is_file()
     ]
     return sorted(paths, key=_natural)
@@ -204,10 +212,9 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     """A key by which numbers in names come in the order of their values."""
-    parts = re.split(r"(\d+)", path.name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts] + [
-        (-1, path.name)
-    ]
+    parts = re.split(r"(\d+)", path.stem)
+    key = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return [*key, (-1, ""), (-1, path.stem), (-1, path.suffix)]
 
 
 def _open(path: Path) -> Shard:
@@ -223,9 +230,9 @@ def _open(path: Path) -> Shard:
     return shard
 
 
-def as_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int]:
+def as_shape(shape: tuple[int, ...] | None, path: Path) -> tuple[int, int]:
     """A shape of rows, or an error that names the file."""
-    if len(shape) != 2:
+    if shape is None or len(shape) != 2 or min(shape) < 0:
         raise ValueError(f"{path} must hold rows, shape (n, d), but has shape {shape}")
     return int(shape[0]), int(shape[1])
 
@@ -247,10 +254,33 @@ def numbered_apart(parts: list[Array]) -> Numbers:
     return np.concatenate(out).astype(np.int64)
 
 
-def _all_or_none(parts: list[Array | None]) -> list[Array] | None:
-    known = [part for part in parts if part is not None]
-    return known if len(known) == len(parts) else None
+def row_numbers(
+    wanted: slice | Numbers | NDArray[np.bool_], n: int
+) -> tuple[Numbers, Numbers | None]:
+    """Which of n rows are wanted, rising and without repetition, and the place of each in them.
+
+    The place is None where they are wanted just so.
+    """
+    if isinstance(wanted, slice):
+        numbers = np.arange(*wanted.indices(n))
+    else:
+        numbers = np.asarray(wanted)
+        if numbers.dtype == np.bool_ and numbers.shape == (n,):
+            numbers = np.flatnonzero(numbers)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise IndexError("rows are asked for by a slice, their numbers, or a mask of all")
+    if (numbers[1:] > numbers[:-1]).all():
+        rising, place = numbers.astype(np.int64), None
+    else:
+        rising, place = np.unique(numbers, return_inverse=True)
+    if len(rising) and not 0 <= rising[0] <= rising[-1] < n:
+        raise IndexError(f"rows are numbered from 0 to {n - 1}")
+    return rising, place
 
 
-def _rises(place: Array) -> bool:
-    return bool((np.diff(place) > 0).all())
+def check_finite(rows: Array, numbers: Numbers, where: str) -> Array:
+    """The rows with these numbers, or an error that names one with NaN or infinity."""
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        bad = int(numbers[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]])
+        raise ValueError(f"{where}: row {bad} contains NaN or infinity; drop or repair such rows")
+    return rows
