@@ -114,7 +114,7 @@ def bench_encode(
     for turn in range(TURNS):
         some = Shards(rows.files[turn::TURNS])
         for workers in seconds:
-            out = folder / f"codes-{workers}"
+            out = folder / f"codes-{workers}-{turn}"
             if workers:
                 taken = timed(encode, hasher, some, out, client=clients[workers])
             else:
@@ -125,13 +125,14 @@ def bench_encode(
 
 
 def bench_search(
-    clients: dict[int, Any], codes: np.ndarray, out: Path, n_queries: int
+    clients: dict[int, Any], shards: Shards, n_queries: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Whole searches, and the scans that the simulation starts from, in turns."""
+    codes = shards[:]
     queries = codes[:: len(codes) // n_queries][:n_queries] ^ np.uint8(1)
     index = HammingIndex(codes)
     halves = [HammingIndex(half) for half in np.array_split(codes, 2)]
-    indexes = {w: ClusterIndex(out, client=clients[w]) for w in WORKERS}
+    indexes = {w: ClusterIndex(shards, client=clients[w]) for w in WORKERS}
     expected = index.search(queries, K, threads=1)
     seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
     alone, busy = [], []
@@ -242,9 +243,10 @@ def main() -> None:
                 client.run(peak_memory)
             cases = bench_encode(clients, hasher, rows, folder)
             memory = {w: max(clients[w].run(peak_memory).values()) for w in WORKERS}
-            codes = np.asarray(open_shards(folder / "codes-1"))
+            files = [open_shards(folder / f"codes-1-{turn}").files for turn in range(TURNS)]
+            codes = Shards(tuple(file for some in files for file in some))
             assert codes.shape == (options.n, 16)
-            more, simulation = bench_search(clients, codes, folder / "codes-1", options.queries)
+            more, simulation = bench_search(clients, codes, options.queries)
             cases += more
             cases += bench_fit(clients, rows)
     finally:

@@ -187,6 +187,7 @@ def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path
     assert ids.shape == (1, 3)
     assert distances[0, 0] == 0
     assert together.search(codes[:0], 3)[0].shape == (0, 3)
+    assert together.search(codes[:1], 10**12)[1].shape == (1, len(alone))
     many = np.tile(codes[:100], (200, 1))  # more queries than are sent at a time
     np.testing.assert_array_equal(together.search(many, 2)[1], alone.search(many, 2)[1])
 

@@ -1,7 +1,9 @@
 """Rows in files of every kind, alone and together in a folder."""
 
+import io
 import itertools
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -101,6 +103,47 @@ def test_a_folder_of_all_kinds_is_one_array(rows, tmp_path):
         np.testing.assert_array_equal(inside[:, None] == inside, same)
 
 
+def test_codes_are_in_the_order_of_their_rows(rows, tmp_path):
+    pairs, similar = draw_pairs(LABELS, 400, 400, random_state=0)
+    hasher = KernelLDAHash(n_bits=32, n_basis=50, random_state=0).fit_pairs(rows, pairs, similar)
+    source, store = tmp_path / "rows", tmp_path / "store"
+    source.mkdir()
+    store.mkdir()
+    write(source / "scan", "h5", rows[:100], LABELS[:100], GROUPS[:100])
+    for number, name in enumerate(["scan.left", "scan-left", "part 10", "part 9"]):
+        part = slice(100 * number + 100, 100 * number + 200)
+        with h5py.File(source / f"{name}.h5", "w") as file:
+            file["X"] = rows[part]
+    np.save(store / "zzz.npy", rows[500:600])
+    np.save(store / "aaa.npy", rows[600:])
+    (source / "x-0.npy").symlink_to(store / "zzz.npy")
+    (source / "x-1.npy").symlink_to(store / "aaa.npy")
+    shards = open_shards(source)
+    names = [file.path.stem for file in shards.files]
+    assert names == ["part 9", "part 10", "scan", "scan-left", "scan.left", "x-0", "x-1"]
+    for shard, target in shards_to_write(hasher, shards, tmp_path / "codes"):
+        write_shard(hasher, shard, target)
+    codes = open_shards(tmp_path / "codes")
+    assert [file.path.stem for file in codes.files] == names
+    np.testing.assert_array_equal(np.asarray(codes), hasher.transform(np.asarray(shards)))
+
+
+def test_rows_are_asked_for_as_of_an_array(rows, tmp_path):
+    np.save(tmp_path / "a.npy", rows)
+    shards = open_shards(tmp_path)
+    np.testing.assert_array_equal(shards[LABELS == 3], rows[LABELS == 3])
+    np.testing.assert_array_equal(shards[-5:], rows[-5:])
+    np.testing.assert_array_equal(shards[::-3], rows[::-3])
+    for wrong in (3, (slice(1, 3), 0), np.zeros(5, bool), [0.5], [700], [-1]):
+        with pytest.raises(IndexError):
+            shards[wrong]
+    bad = rows.astype(np.float32)
+    bad[20, 3] = np.nan
+    np.save(tmp_path / "b.npy", bad)
+    with pytest.raises(ValueError, match=r"b\.npy: row 20 contains NaN"):
+        open_shards(tmp_path)[[3, 710, 720]]
+
+
 def test_learning_from_a_folder_is_learning_from_the_array(rows, tmp_path):
     for number in range(4):
         np.save(tmp_path / f"{number}.npy", rows[175 * number : 175 * (number + 1)])
@@ -130,10 +173,23 @@ def test_codes_in_a_folder_are_made_once(rows, tmp_path):
     np.testing.assert_array_equal(np.asarray(open_shards(out)), hasher.transform(rows[:600]))
     np.save(source / "1.npy", rows[200:390])  # other rows: their codes are made again
     assert [t.name for _, t in shards_to_write(hasher, open_shards(source), out)] == ["1.npy"]
+    (out / "0.npy").write_bytes((out / "0.npy").read_bytes()[:-9])  # damaged: made again
+    again = shards_to_write(hasher, open_shards(source), out)
+    assert [t.name for _, t in again] == ["0.npy", "1.npy"]
+    np.save(source / "1.npy", rows[200:300])
+    with pytest.raises(ValueError, match="changed while it was read: 190 rows, then 100"):
+        write_shard(hasher, *again[1])
+    (source / "2.npy").rename(source / "9.npy")
+    with pytest.raises(ValueError, match=r"2\.npy belongs to none of the shards"):
+        shards_to_write(hasher, open_shards(source), out)
+    (source / "9.npy").rename(source / "2.npy")
     with pytest.raises(ValueError, match="another model"):
         shards_to_write(hasher.truncate(8), shards, out)
     with pytest.raises(ValueError, match="of their own"):
         shards_to_write(hasher, shards, source)
+    (source / "x.labels.parquet").write_bytes(pq_bytes(rows[:3]))
+    with pytest.raises(ValueError, match="cannot be called"):
+        shards_to_write(hasher, open_shards(source), out)
     (source / "1.parquet").write_bytes(pq_bytes(rows[:3]))
     with pytest.raises(ValueError, match="several shards"):
         shards_to_write(hasher, open_shards(source), out)
@@ -184,6 +240,25 @@ def test_bad_files_are_named(rows, tmp_path):
     with h5py.File(tmp_path / "link.h5", "w") as file:
         file["X"] = h5py.ExternalLink(str(tmp_path / "whole.h5"), "/day/00.jpg/descriptors")
     fails("other files", tmp_path / "link.h5")
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        file["X"] = np.zeros((10, 1))
+        file.create_dataset("y", (10,), "f8", external=[(str(secret), 0, 80)])
+    fails("other files", tmp_path / "labels.h5")
+    with h5py.File(tmp_path / "null.h5", "w") as file:
+        file["X"] = h5py.Empty("f4")
+    fails("shape None", tmp_path / "null.h5")
+    with h5py.File(tmp_path / "utf8.h5", "w") as file:
+        file["X"], file["y"] = np.zeros((2, 1)), ["é", "a"]
+    assert open_shards(tmp_path / "utf8.h5").labels().tolist() == ["é", "a"]
+    nested = pa.table({"X": pa.array([[1.0], [2.0]]), "y": [[1], [2]]})
+    pq.write_table(nested, tmp_path / "nested.parquet")
+    fails("one value a row", tmp_path / "nested.parquet")
+    huge = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**13, 4)}
+    np.lib.format.write_array_header_1_0(huge, header)
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("X.npy", huge.getvalue())
+    fails("claims to hold", tmp_path / "huge.npz")
     np.save(tmp_path / "short.npy", rows)
     np.save(tmp_path / "short.labels.npy", LABELS[:5])
     fails("700 rows", tmp_path / "short.npy")
@@ -194,6 +269,15 @@ def test_bad_files_are_named(rows, tmp_path):
     assert not is_shards(folder)
     with pytest.raises(ValueError, match="no files of rows"):
         open_shards(folder)
+    empty = pa.table({"X": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64())})
+    pq.write_table(empty, folder / "0.parquet")
+    np.savez(folder / "1.npz", X=rows, y=LABELS)
+    assert open_shards(folder).shape == rows.shape
+    np.savez(folder / "2.npz", X=rows)
+    with pytest.raises(ValueError, match=r"2\.npz has no labels, but other shards have"):
+        open_shards(folder).labels()
+    for name in ("0.parquet", "1.npz", "2.npz"):
+        (folder / name).unlink()
     np.save(folder / "a.npy", rows)
     np.save(folder / "b.npy", rows[:, :3])
     with pytest.raises(ValueError, match=r"different widths: 3 in .*b.npy"):
