@@ -537,7 +537,7 @@ def encode(
         sent = client.submit(_same, worker, pure=False)
         tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
         try:
-            for task in need("distributed", "dask").as_completed(tasks):
+            for task in need("distributed", "dask").as_completed(tasks, loop=client.loop):
                 advance(task.result())
         except BaseException:
             client.cancel(tasks)
