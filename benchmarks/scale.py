@@ -31,7 +31,7 @@ from kdiffhash.search.passes import merge_found
 from kdiffhash.shards import Shards, open_shards
 from kdiffhash.shards.codes import shards_to_write, write_shard
 
-SHARD = 500_000
+SHARD = 100_000
 TURNS = 10
 K = 10
 WORKERS = (1, 2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -58,20 +60,22 @@ def things() -> tuple[np.ndarray, np.ndarray]:
     return X.astype(np.float32), y
 
 
-@pytest.fixture
-def command(capsys, monkeypatch):
-    """Run a command in this process; its JSON, or what it says if it is to fail."""
+@pytest.fixture(scope="session")
+def command():
+    """Run a command in this process; its JSON or its text, or what it says if it is to fail."""
 
     def run(*arguments, fail=False):
-        monkeypatch.setattr(sys, "argv", ["kdiffhash", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = error.code
-        told = capsys.readouterr()
-        assert bool(code) == fail, told.err
-        return told.err if fail else json.loads(told.out)
+        out, told = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(told):
+            patch.setattr(sys, "argv", ["kdiffhash", *map(str, arguments)])
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as error:
+                code = error.code
+        assert bool(code) == fail, told.getvalue()
+        if fail:
+            return told.getvalue() + out.getvalue()
+        return json.loads(out.getvalue()) if "--json" in arguments else out.getvalue()
 
     return run

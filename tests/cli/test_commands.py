@@ -1,8 +1,7 @@
-"""The command line, run as a user runs it."""
+"""The command line."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -12,21 +11,8 @@ import pytest
 import kdiffhash
 
 
-def run(*arguments, fail=False, env=None):
-    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False, env=env
-    )
-    if fail:
-        assert done.returncode != 0, done.stdout
-        assert "Traceback" not in done.stderr
-        return done.stderr
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
-
-
 @pytest.fixture(scope="module")
-def folder(things, tmp_path_factory):
+def folder(things, tmp_path_factory, command):
     root = tmp_path_factory.mktemp("cli")
     X, y = things
     np.save(root / "x.npy", X)
@@ -42,7 +28,7 @@ def folder(things, tmp_path_factory):
     tests = [f"{4 * t} {t} 0 {4 * t + 1} {t} 0" for t in range(150)]
     tests += [f"{4 * t} {t} 0 {4 * t + 5} {t + 1} 0" for t in range(149)]
     (scene / "m50_299_299_0.txt").write_text("\n".join(tests) + "\n")
-    run("train", root / "x.npy", "--labels", root / "y.npy", "-o", root / "model", "--bits", 20)
+    command("train", root / "x.npy", "--labels", root / "y.npy", "-o", root / "model", "--bits", 20)
     return root
 
 
@@ -58,37 +44,39 @@ def test_train_gives_the_model_that_python_gives(folder, things):
 @pytest.mark.parametrize(
     "method", ["kernel-lda", "kernel-diff", "lda", "diff", "boosted", "random", "itq"]
 )
-def test_all_methods_train(folder, method, tmp_path):
+def test_all_methods_train(folder, method, tmp_path, command):
     arguments = ["--method", method, "--bits", 8, "--positives", 500, "--negatives", 500]
-    result = run("train", folder / "all.npz", "-o", tmp_path / "m", *arguments, "--json")
+    result = command("train", folder / "all.npz", "-o", tmp_path / "m", *arguments, "--json")
     assert result["bits"] == 8
     assert result["preprocess"] is None
     assert kdiffhash.load(tmp_path / "m").n_bits_ == 8
 
 
-def test_train_on_pairs_and_on_scenes(folder, tmp_path):
-    result = run("train", folder / "pairs.npz", "-o", tmp_path / "m", "--method", "lda", "--json")
+def test_train_on_pairs_and_on_scenes(folder, tmp_path, command):
+    result = command(
+        "train", folder / "pairs.npz", "-o", tmp_path / "m", "--method", "lda", "--json"
+    )
     assert result["trained_on_pairs"] == 1400
     scene = folder / "scene"
-    result = run("train", scene, scene, "-o", tmp_path / "m", "--across-groups", "--json")
+    result = command("train", scene, scene, "-o", tmp_path / "m", "--across-groups", "--json")
     assert result["preprocess"] == "hellinger"
     assert result["trained_on_rows"] == 1200
 
 
 @pytest.mark.parametrize("name", ["x.npy", "all.npz", "pairs.npz"])
-def test_encode_streams_the_codes_that_python_gives(folder, things, tmp_path, name):
-    result = run("encode", folder / "model", folder / name, "-o", tmp_path / "c.npy", "--json")
+def test_encode_streams_the_codes_that_python_gives(folder, things, tmp_path, name, command):
+    result = command("encode", folder / "model", folder / name, "-o", tmp_path / "c.npy", "--json")
     assert result["shape"] == [600, 3]
     codes = np.load(tmp_path / "c.npy")
     np.testing.assert_array_equal(codes, kdiffhash.load(folder / "model").transform(things[0]))
-    run("encode", folder / "model", folder / name, "-o", tmp_path / "s.npy", "--bits", 10)
+    command("encode", folder / "model", folder / name, "-o", tmp_path / "s.npy", "--bits", 10)
     assert np.load(tmp_path / "s.npy").shape == (600, 2)
 
 
-def test_eval_agrees_with_the_library(folder, things):
+def test_eval_agrees_with_the_library(folder, things, command):
     X, y = things
     arguments = ["--positives", 900, "--negatives", 5000, "--bits", 8, "--json"]
-    result = run("eval", folder / "model", folder / "all.npz", *arguments)
+    result = command("eval", folder / "model", folder / "all.npz", *arguments)
     pairs, similar = kdiffhash.draw_pairs(y, 900, 5000, random_state=0)
     hasher = kdiffhash.load(folder / "model")
     curve = kdiffhash.roc(hasher.pair_distance(X, pairs), similar)
@@ -104,38 +92,38 @@ def test_eval_agrees_with_the_library(folder, things):
     assert ("KernelLDAHash", 8) in by_name
 
 
-def test_eval_of_a_scene_uses_its_test_list(folder, tmp_path):
-    run("train", folder / "scene", "-o", tmp_path / "m", "--bits", 16)
-    result = run("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--json")
+def test_eval_of_a_scene_uses_its_test_list(folder, tmp_path, command):
+    command("train", folder / "scene", "-o", tmp_path / "m", "--bits", 16)
+    result = command("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--json")
     assert (result["positives"], result["negatives"]) == (150, 4000)
-    text = run("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--resamples", 0)
+    text = command("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--resamples", 0)
     assert "Euclidean" in text
 
 
-def test_info_tells_what_is_in_a_model(folder):
-    result = run("info", folder / "model", "--json")
+def test_info_tells_what_is_in_a_model(folder, command):
+    result = command("info", folder / "model", "--json")
     assert result["class"] == "KernelLDAHash"
     assert (result["bits"], result["bytes_per_code"], result["input_features"]) == (20, 3, 12)
     assert result["parameters"]["n_basis"] == 1000
-    assert "KernelLDAHash" in run("info", folder / "model")
+    assert "KernelLDAHash" in command("info", folder / "model")
 
 
-def test_paths_with_brackets_and_infinite_parameters(folder, things, tmp_path):
+def test_paths_with_brackets_and_infinite_parameters(folder, things, tmp_path, command):
     odd = tmp_path / "a[/b].safetensors"
     odd.parent.mkdir()
     kdiffhash.DiffHash(4, alpha=np.inf).fit(*things).save(odd)
-    assert run("info", odd, "--json")["parameters"]["alpha"] == "inf"
-    assert "b].safetensors" in run("info", odd)
+    assert command("info", odd, "--json")["parameters"]["alpha"] == "inf"
+    assert "b].safetensors" in command("info", odd)
 
 
-def test_help_and_version():
-    assert run("--version").strip() == f"kdiffhash {kdiffhash.__version__}"
-    for command in ("train", "encode", "eval", "info"):
-        assert command in run("--help")
-        assert "--json" in run(command, "--help")
+def test_help_and_version(command):
+    assert command("--version").strip() == f"kdiffhash {kdiffhash.__version__}"
+    for name in ("train", "encode", "eval", "info"):
+        assert name in command("--help")
+        assert "--json" in command(name, "--help")
 
 
-def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
+def test_mistakes_are_said_in_a_sentence(folder, tmp_path, command):
     model, x, out = folder / "model", folder / "x.npy", tmp_path / "out.npy"
     np.save(tmp_path / "narrow.npy", np.zeros((5, 3)))
     np.save(tmp_path / "flat.npy", np.zeros(5))
@@ -185,7 +173,7 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path):
         (["nonsense"], "No such command"),
     ]
     for arguments, message in cases:
-        assert message in run(*arguments, fail=True).replace("\n", " "), arguments
+        assert message in command(*arguments, fail=True).replace("\n", " "), arguments
     assert not out.exists()
     assert not (tmp_path / "m").exists()
 

@@ -1,4 +1,4 @@
-"""`kdiffhash data`, run as a user runs it."""
+"""`kdiffhash data`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from test_commands import run
 
 from kdiffhash.datasets.sheets import write_sheets
 
@@ -21,30 +20,33 @@ def scene(tmp_path):
     return folder
 
 
-def test_a_copy_is_fetched_described_and_learned_from(scene, tmp_path):
+def test_a_copy_is_fetched_described_and_learned_from(scene, tmp_path, command):
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         for path in scene.iterdir():
             archive.write(path, path.name)
     cache = ["--cache", tmp_path / "cache"]
-    said = run("data", "fetch", "mine", "--from", tmp_path / "mine.zip", *cache, "--json")
+    said = command("data", "fetch", "mine", "--from", tmp_path / "mine.zip", *cache, "--json")
     assert said["patches"] == 300
     assert said["points"] == 100
     assert said["photos"] == "unknown"
     assert said["descriptors"] == "sift"
-    assert "descriptors: hog, sift" in run("data", "describe", said["scene"], "--kind", "hog")
+    assert "descriptors: hog, sift" in command("data", "describe", said["scene"], "--kind", "hog")
     model = tmp_path / "model.safetensors"
     train = ["train", said["scene"], "-o", model, "--bits", 32, "--basis", 50, "--json"]
-    assert run(*train)["input_features"] == 128
-    assert run(*train)["preprocess"] == "hellinger"
-    with_hog = run(*train, "--descriptor", "hog")
+    assert command(*train)["input_features"] == 128
+    assert command(*train)["preprocess"] == "hellinger"
+    with_hog = command(*train, "--descriptor", "hog")
     assert with_hog["input_features"] == 288
     assert with_hog["preprocess"] is None
     codes = ["-o", tmp_path / "codes.npy", "--json"]
-    assert run("encode", model, said["scene"], "--descriptor", "hog", *codes)["shape"] == [300, 4]
-    found = run("eval", model, said["scene"], "--descriptor", "hog", "--json")  # draws pairs
+    assert command("encode", model, said["scene"], "--descriptor", "hog", *codes)["shape"] == [
+        300,
+        4,
+    ]
+    found = command("eval", model, said["scene"], "--descriptor", "hog", "--json")  # draws pairs
     assert found["positives"] == 300
-    assert "does not say which photo" not in run("data", "info", said["scene"])
-    error = run("train", said["scene"], "-o", model, "--across-groups", fail=True)
+    assert "does not say which photo" not in command("data", "info", said["scene"])
+    error = command("train", said["scene"], "-o", model, "--across-groups", fail=True)
     assert "needs groups (photos)" in error
 
 
@@ -58,12 +60,12 @@ def test_a_copy_is_fetched_described_and_learned_from(scene, tmp_path):
         (["build", "nowhere", "--out", "scene"], "nowhere is not a folder of photographs"),
     ],
 )
-def test_what_goes_wrong_is_said_in_a_sentence(arguments, message, tmp_path):
-    assert message in run("data", *arguments, fail=True)
+def test_what_goes_wrong_is_said_in_a_sentence(arguments, message, tmp_path, command):
+    assert message in command("data", *arguments, fail=True)
 
 
-def test_info_of_a_damaged_scene(scene):
+def test_info_of_a_damaged_scene(scene, command):
     (scene / "patches0000.png").unlink()
-    assert "sheet patches0000 is missing" in run("data", "info", scene, fail=True)
+    assert "sheet patches0000 is missing" in command("data", "info", scene, fail=True)
     (scene / "patches0001.png").rename(scene / "patches0000.png")
-    assert "info.txt ends with line 300" in run("data", "info", scene, fail=True)
+    assert "info.txt ends with line 300" in command("data", "info", scene, fail=True)

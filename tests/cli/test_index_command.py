@@ -1,10 +1,8 @@
-"""`kdiffhash index`, run as a user runs it."""
+"""`kdiffhash index`."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,21 +10,13 @@ import pytest
 from kdiffhash import HammingIndex
 
 
-def run(*arguments, fail=False):
-    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()", "index"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    if fail:
-        assert done.returncode != 0, done.stdout
-        assert "Traceback" not in done.stderr
-        return done.stderr + done.stdout
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+@pytest.fixture
+def run(command):
+    return partial(command, "index")
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, run):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (300, 8), dtype=np.uint8)
     codes[200] = codes[7]
@@ -38,7 +28,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_whole_road(folder):
+def test_the_whole_road(folder, run):
     codes, path = np.load(folder / "codes.npy"), folder / "x.index"
     queries = folder / "queries.npy"
     index = HammingIndex(codes)
@@ -87,7 +77,7 @@ def test_the_whole_road(folder):
     assert run("search", path, queries, "-k", 1)
 
 
-def test_reranking_on_the_command_line(folder):
+def test_reranking_on_the_command_line(folder, run):
     rng = np.random.default_rng(1)
     projections = rng.standard_normal((30, 64)).astype(np.float32)
     np.save(folder / "p.npy", projections)
@@ -101,7 +91,7 @@ def test_reranking_on_the_command_line(folder):
     assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
 
 
-def test_damage_is_found_and_fails(folder):
+def test_damage_is_found_and_fails(folder, run):
     path = folder / "x.index"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -109,7 +99,7 @@ def test_damage_is_found_and_fails(folder):
     assert "checksum" in run("verify", path, fail=True)
 
 
-def test_what_goes_wrong_is_said(folder):
+def test_what_goes_wrong_is_said(folder, run):
     path, codes = folder / "x.index", folder / "codes.npy"
     before = path.read_bytes()
     np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
@@ -135,7 +125,7 @@ def test_what_goes_wrong_is_said(folder):
     assert not [p for p in folder.iterdir() if ".part" in p.name or p.name == "y.index"]
 
 
-def test_nothing_is_added_when_some_input_is_wrong(folder):
+def test_nothing_is_added_when_some_input_is_wrong(folder, run):
     path, codes = folder / "x.index", folder / "codes.npy"
     np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
     np.save(folder / "few.npy", np.arange(5000, 5012))

@@ -29,8 +29,16 @@ pytest.importorskip("distributed")
 import dask.array as da
 import distributed
 
-from kdiffhash.engines import dask as engine
-from kdiffhash.engines.dask import ClusterError, ClusterIndex, connect, encode, fit, fit_pairs
+from kdiffhash.engines.dask import (
+    ClusterError,
+    ClusterIndex,
+    connect,
+    encode,
+    fit,
+    fit_pairs,
+    learning,
+)
+from kdiffhash.engines.dask.blocks import Blocks
 
 DASK = [sys.executable, "-m", "dask"]
 
@@ -149,9 +157,9 @@ def test_small_rounds_and_parts_make_no_difference(cluster, data, folder, monkey
     X, y = data
     pairs, similar = draw_pairs(y, 9_000, 9_000, random_state=1)
     alone = small(KernelLDAHash, n_basis=80).fit_pairs(X, pairs, similar)
-    monkeypatch.setattr(engine, "_PART_BYTES", 2**20)
-    monkeypatch.setattr(engine, "_ROUND_BYTES", 2**20)
-    job = engine._Job(engine._Blocks.of(folder, cluster), pairs, similar, 80)
+    monkeypatch.setattr(learning, "_PART_BYTES", 2**20)
+    monkeypatch.setattr(learning, "_ROUND_BYTES", 2**20)
+    job = learning._Job(Blocks.of(folder, cluster), pairs, similar, 80)
     assert len(job.rounds) > 3
     together = fit_pairs(small(KernelLDAHash, n_basis=80), folder, pairs, similar, client=cluster)
     np.testing.assert_array_equal(together.transform(X), alone.transform(X))

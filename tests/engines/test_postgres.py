@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import uuid
 
@@ -174,20 +171,7 @@ def test_bad_input_is_told(store, dsn):
         PostgresStore("postgresql://127.0.0.1:1/none")
 
 
-def run(*arguments, fail=False):
-    command = [sys.executable, "-c", "from kdiffhash.cli import main; main()", "pg"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    if fail:
-        assert done.returncode != 0, done.stdout
-        assert "Traceback" not in done.stderr
-        return done.stderr
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_command_line(dsn, tmp_path, things):
+def test_the_command_line(dsn, tmp_path, things, command):
     X, y = things
     hasher = KernelDiffHash(32, n_basis=50, random_state=0).fit(X, y)
     hasher.save(tmp_path / "model")
@@ -196,16 +180,16 @@ def test_the_command_line(dsn, tmp_path, things):
     np.save(tmp_path / "queries.npy", codes[:3])
     where = ("--dsn", dsn, "--table", table, "--json")
     model = ("--model", tmp_path / "model")
-    told = run("load", tmp_path / "codes.npy", *model, *where)
+    told = command("pg", "load", tmp_path / "codes.npy", *model, *where)
     assert (told["added"], told["there_before"]) == (600, 0)
-    assert run("load", tmp_path / "codes.npy", *model, *where)["there_before"] == 600
-    assert "another model" in run("load", tmp_path / "codes.npy", *where, fail=True)
-    told = run("search", tmp_path / "queries.npy", "-k", 4, *where)
+    assert command("pg", "load", tmp_path / "codes.npy", *model, *where)["there_before"] == 600
+    assert "another model" in command("pg", "load", tmp_path / "codes.npy", *where, fail=True)
+    told = command("pg", "search", tmp_path / "queries.npy", "-k", 4, *where)
     expected = HammingIndex(codes).search(codes[:3], 4)
     assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
-    run("search", tmp_path / "queries.npy", "-k", 4, "-o", tmp_path / "found.npz", *where)
+    command("pg", "search", tmp_path / "queries.npy", "-k", 4, "-o", tmp_path / "found.npz", *where)
     np.testing.assert_array_equal(np.load(tmp_path / "found.npz")["distances"], expected[0])
-    told = run("info", *where)
+    told = command("pg", "info", *where)
     assert (told["codes"], told["n_bits"], told["hnsw"]) == (600, 32, False)
     nowhere = ("--dsn", "postgresql://127.0.0.1:1/none")
-    assert "no connection" in run("info", *nowhere, fail=True)
+    assert "no connection" in command("pg", "info", *nowhere, fail=True)
