@@ -32,7 +32,8 @@ from kdiffhash.shards import Shards, open_shards
 from kdiffhash.shards.codes import shards_to_write, write_shard
 
 SHARD = 100_000
-TURNS = 10
+TURNS = 25  # of encoding, 8 shards each: the machine's noise lasts longer than a turn
+SEARCHES = 10
 K = 10
 WORKERS = (1, 2)
 
@@ -141,7 +142,7 @@ def bench_search(
         return timed(half.search, queries, K, threads=1)
 
     with ThreadPoolExecutor(2) as pool:
-        for turn in range(TURNS + 1):
+        for turn in range(SEARCHES + 1):
             found: Any = expected
             for workers in seconds:
                 start = time.perf_counter()

@@ -22,6 +22,8 @@ Rows = NDArray[np.float32]
 TileFunction = Callable[[Rows, int], Rows]
 
 _LOG2_E = 1.4426950408889634
+_GROUPS = 10  # of k-means for each basis row, where there are rows enough
+_GROUP_SIZE = 10  # rows of a group, about, at least
 _EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of covariances tame
 
 
@@ -297,17 +299,23 @@ def inverse_fourth_root(covariance: NDArray[np.float64]) -> Rows:
 
 
 def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
-    """Centres of k-means over preprocessed rows, at most as many as there are rows."""
+    """Some of the centres of k-means over preprocessed rows, at most as many as there are rows.
+
+    There are more groups than are needed, and a random choice of them is taken: centres of large
+    groups are all alike, and a hasher on them is less accurate than on random rows.
+    """
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
+    n_basis = min(n_basis, len(rows))
     means = MiniBatchKMeans(
-        min(n_basis, len(rows)),
-        batch_size=4096,
+        max(n_basis, min(_GROUPS * n_basis, len(rows) // _GROUP_SIZE)),
+        init="random",
+        batch_size=max(4096, len(rows) // 5),
         n_init=1,
-        max_iter=20,
+        max_iter=3,
         random_state=int(rng.integers(2**31)),
     )
     with threadpool_limits(1, user_api="openmp"):
         centres: Rows = means.fit(rows).cluster_centers_.astype(np.float32)
-    return centres
+    return centres[np.sort(rng.choice(len(centres), n_basis, replace=False))]

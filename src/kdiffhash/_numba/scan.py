@@ -19,8 +19,8 @@ from .llvm import lowest_one, popcount, prefetch
 from .slices import ENTRY, LANES, SLAB, find_below, find_cases, find_starts, tabulate_slab
 
 _TILE = 16384  # bytes of codes that one query after the other is compared with
-_GROUP = 64  # queries whose counters are kept at a time
-MARGIN = SLAB * _GROUP  # hits that one step can have, at most
+GROUP = 64  # queries whose counters are kept at a time
+MARGIN = SLAB * GROUP  # hits that one step can have, at most
 
 
 class Rows(NamedTuple):
@@ -131,9 +131,9 @@ def by_slices(
     cases = find_cases(queries.reshape(n_queries, n_words), words, n_entries)
     bits = np.zeros(n_chunks * n_entries * 3 * LANES, np.uint64)
     tables = np.empty(n_chunks * n_entries * ENTRY, np.uint64)
-    counters = np.empty(_GROUP * len(planes) * LANES, np.uint64)
+    counters = np.empty(GROUP * len(planes) * LANES, np.uint64)
     padded = np.zeros(SLAB * n_words, np.uint64)
-    starts, found = find_starts(n_words, len(planes)), np.empty(_GROUP, np.int64)
+    starts, found = find_starts(n_words, len(planes)), np.empty(GROUP, np.int64)
     near = np.empty(SLAB + 1, np.int64)
     end = (codes.last + BLOCK - 1) // BLOCK * BLOCK
     first_group = start_query
@@ -146,23 +146,23 @@ def by_slices(
             tabulate_slab(padded, 0, n_words, words, n_entries, bits, tables)
         for word in range(min(base + SLAB, end) * n_words, min(base + 2 * SLAB, end) * n_words, 8):
             prefetch(codes.blocks, word)
-        for group in range(first_group, n_queries, _GROUP):
+        for group in range(first_group, n_queries, GROUP):
             if sink.k == 0 and len(sink.owners) - sink.sizes[0] < MARGIN:
                 return base, group
-            limits = sink.limits[group : min(group + _GROUP, n_queries)]
+            limits = sink.limits[group : min(group + GROUP, n_queries)]
             n = find_below(
                 tables, cases, group, limits, starts, n_chunks, counters, found, entries, planes
             )
             for j in range(n):
                 top = (found[j] * len(planes) + len(planes) - 1) * LANES
-                n_near = _list_below(base, counters[top : top + LANES], near)
+                n_near = list_below(base, counters[top : top + LANES], near)
                 _take(codes, near[:n_near], queries, group + found[j], sink)
         first_group = 0
     return codes.last, 0
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
-def _list_below(base: int, reached: NDArray[np.uint64], near: NDArray[np.int64]) -> np.int64:
+def list_below(base: int, reached: NDArray[np.uint64], near: NDArray[np.int64]) -> np.int64:
     """Write the rows of a slab that have not reached the limit, in order; how many."""
     some = ~(reached[0] & reached[1] & reached[2] & reached[3])
     n = np.int64(0)

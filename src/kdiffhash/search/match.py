@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._numba.match import find_nearest
+from .._numba.slices import chunk_entries, chunk_words, n_planes
 from ..codes import check_codes
-from .index import HammingIndex
+from ..parallel import run_plain
+from .passes import announced, threads_that_pay
+from .segment import Words, to_blocks, to_words
+
+Limits = NDArray[np.int64]
+
+_CHUNK = 1024  # queries that a thread takes at a time
 
 
 class Matches(NamedTuple):
@@ -72,16 +81,58 @@ def match_codes(
         raise ValueError(f"max_distance must be zero or more, got {max_distance}")
     if not len(a) or not len(b):
         return Matches(np.empty((0, 2), np.int64), np.empty(0, np.int32))
-    distances, ids = HammingIndex(b).search(a, 1 if ratio is None else 2, threads=threads)
-    nearest, best = ids[:, 0], distances[:, 0]
-    good = np.ones(len(a), bool)
-    if max_distance is not None:
-        good &= best <= max_distance
-    if ratio is not None and distances.shape[1] > 1:
-        good &= best < ratio * distances[:, 1]
+    n_bits = 8 * a.shape[1]
+    a_words, b_words = to_words(a, n_bits), to_words(b, n_bits)
+    limit_of = _limits(n_bits, ratio)
+    most = n_bits if max_distance is None else min(max_distance, n_bits)
+    start = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
+    best, second, nearest = _nearest(b_words, a_words, start, limit_of, threads)
+    good = best <= most
+    if ratio is not None:
+        good &= best < ratio * second
     if mutual and good.any():
         wanted, place = np.unique(nearest[good], return_inverse=True)
-        back = HammingIndex(a).search(b[wanted], 1, threads=threads)[1][:, 0]
+        closest = np.full(len(wanted), n_bits, np.int64)
+        np.minimum.at(closest, place, best[good])
+        # Some code of `a` is at this distance, so only those that are as near have to be seen.
+        back = _nearest(a_words, b_words[wanted], closest + 1, _limits(n_bits, None), threads)[2]
         good[good] = back[place] == np.flatnonzero(good)
     rows = np.flatnonzero(good)
-    return Matches(np.stack([rows, nearest[rows]], axis=1), best[rows])
+    return Matches(np.stack([rows, nearest[rows]], axis=1), best[rows].astype(np.int32))
+
+
+def _limits(n_bits: int, ratio: float | None) -> Limits:
+    """For each distance of a nearest code: the distance from which on others do not matter."""
+    distances = np.arange(n_bits + 2)
+    if ratio is None:
+        return distances
+    passes = distances[:-1, None] < ratio * distances
+    return np.where(passes.any(axis=1), passes.argmax(axis=1), n_bits + 1)
+
+
+def _nearest(
+    codes: Words, queries: Words, limits: Limits, limit_of: Limits, threads: int | None
+) -> tuple[Limits, Limits, Limits]:
+    """Distances of the two nearest codes of each query, as far as they matter, and the nearest."""
+    n, width = queries.shape
+    nothing = 64 * width + 1
+    best, second = np.full(n, nothing, np.int64), np.full(n, nothing, np.int64)
+    rows = np.full(n, -1, np.int64)
+    blocks = to_blocks(codes).reshape(-1)
+    words = chunk_words(width)
+    sizes = (words, (0,) * chunk_entries(words), (0,) * n_planes(width))
+    chunks, lock = iter(range(0, n, _CHUNK)), threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                first = next(chunks, None)
+            if first is None:
+                return
+            some = slice(first, first + _CHUNK)
+            given = (queries[some], limits[some], limit_of, best[some], second[some], rows[some])
+            find_nearest(blocks, len(codes), *given, *sizes)
+
+    with announced(f"compiling matching for codes of {64 * width} bits, once"):
+        run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, threads)))
+    return best, second, rows

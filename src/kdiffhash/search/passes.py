@@ -157,8 +157,12 @@ def within_piece(
 
 
 def _workers(pieces: list[Piece], n_queries: int, threads: int | None) -> int:
-    """Threads that pay: waking one takes as long as some work."""
     n_words = sum((piece.last - piece.first) * piece.segment.n_words for piece in pieces)
+    return threads_that_pay(n_words, n_queries, threads)
+
+
+def threads_that_pay(n_words: int, n_queries: int, threads: int | None) -> int:
+    """Threads for comparing words of codes with queries: waking one takes as long as some work."""
     work = n_words * n_queries * (0.1 if n_queries >= FEW else 0.4)  # nanoseconds, about
     return max(1, min(n_threads(threads), int(work / _WORTH)))
 
@@ -291,7 +295,7 @@ _compiled: set[tuple[str, int]] = set()
 def _compile(way: Callable[..., Place], width: int) -> None:
     if (way.__name__, width) in _compiled:
         return
-    with _compiling, _announced(f"compiling search for codes of {64 * width} bits, once"):
+    with _compiling, announced(f"compiling search for codes of {64 * width} bits, once"):
         rows = Rows(read_only(np.zeros(BLOCK * width, np.uint64)), _EVERYTHING, width, 0, 1)
         sink = _empty_sink(1, 1, 64 * width)
         way(rows, np.zeros(width, np.uint64), sink, 0, 0)
@@ -299,7 +303,7 @@ def _compile(way: Callable[..., Place], width: int) -> None:
 
 
 @contextmanager
-def _announced(what: str) -> Iterator[None]:
+def announced(what: str) -> Iterator[None]:
     """Say what is going on if it takes more than a moment: on a terminal, and in the log."""
 
     def say() -> None:
