@@ -97,7 +97,12 @@ def test_set(name: str) -> dict[str, Any]:
     drawn, flags = draw_pairs(scene.points, 1, 1_000_000, random_state=1)
     pairs = np.concatenate([listed[similar], drawn[~flags]])
     is_positive = np.arange(len(pairs)) < similar.sum()
-    return {"rows": np.asarray(scene.descriptors), "pairs": pairs, "similar": is_positive}
+    return {
+        "rows": np.asarray(scene.descriptors),
+        "pairs": pairs,
+        "similar": is_positive,
+        "things": np.asarray(scene.points)[pairs],
+    }
 
 
 def code_rates(codes: np.ndarray, n_bits: int, test: dict[str, Any]) -> tuple[float, float]:

@@ -40,9 +40,12 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .model_file import load as load
     from .moments import PairMoments as PairMoments
     from .pairs import draw_pairs as draw_pairs
+    from .pretrained import load_pretrained as load_pretrained
     from .search import HammingIndex as HammingIndex
     from .search import IndexFileError as IndexFileError
     from .search import match_codes as match_codes
+    from .vision import HashedFeatures as HashedFeatures
+    from .vision import HashedSIFT as HashedSIFT
 
 __version__ = "0.1.0"
 
@@ -66,7 +69,9 @@ _HOMES = {
     "model_file": ["ModelFileError", "load"],
     "moments": ["PairMoments"],
     "pairs": ["draw_pairs"],
+    "pretrained": ["load_pretrained"],
     "search": ["HammingIndex", "IndexFileError", "match_codes"],
+    "vision": ["HashedFeatures", "HashedSIFT"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

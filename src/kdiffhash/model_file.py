@@ -21,12 +21,13 @@ from . import hashers
 from .files import replacing
 from .hashers import BaseHasher
 
-FORMAT = 1
+FORMAT = 2  # 1 knows no float16; it is written where it is enough
 _CLASSES = {
     name: value
     for name, value in vars(hashers).items()
     if isinstance(value, type) and issubclass(value, BaseHasher) and value is not BaseHasher
 }
+_HALVES = frozenset({"basis_", "directions_"})
 _PARAM = "param."  # prefix of arrays that were given as parameters
 
 
@@ -34,11 +35,23 @@ class ModelFileError(ValueError):
     """The file is not a model that this version can read."""
 
 
-def save(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
-    """Write a fitted hasher to `path`; an old file there is replaced only when all is written."""
+def save(hasher: BaseHasher, path: str | os.PathLike[str], *, half: bool = False) -> None:
+    """Write a fitted hasher to `path`; an old file there is replaced only when all is written.
+
+    With `half`, basis and directions are written as float16, which must hold them exactly; the
+    model that is read is the same.
+    """
     from safetensors.numpy import save as to_bytes
 
     header, arrays = _contents(hasher)
+    if half:
+        for name in _HALVES & arrays.keys():
+            small = arrays[name].astype(np.float16)
+            if not np.array_equal(small, arrays[name]):
+                raise ValueError(f"{name} does not fit into float16; round it, and learn the rest")
+            arrays[name] = small
+        header["format"] = 2
+        header["sha256"] = _checksum({k: header[k] for k in header if k != "sha256"}, arrays)
     # One entry, since safetensors writes several in any order, and the same model should give the
     # same file.
     content = to_bytes(arrays, metadata={"kdiffhash": json.dumps(header, sort_keys=True)})
@@ -55,7 +68,7 @@ def _contents(hasher: BaseHasher) -> tuple[dict[str, Any], dict[str, NDArray[Any
     """Header, with the checksum, and arrays of a model file."""
     arrays: dict[str, NDArray[Any]] = {}
     header: dict[str, Any] = {
-        "format": FORMAT,
+        "format": 1,
         "class": type(hasher).__name__,
         "params": {},
         "scalars": {"n_features_in_": int(hasher.n_features_in_)},
@@ -103,7 +116,8 @@ def load(path: str | os.PathLike[str]) -> BaseHasher:
             hasher.feature_names_in_ = np.array(scalars["feature_names_in_"], object)
         for name in hasher_class._fitted:
             if name in arrays:
-                setattr(hasher, name, arrays[name])
+                is_half = name in _HALVES and arrays[name].dtype == np.float16
+                setattr(hasher, name, arrays[name].astype(np.float32) if is_half else arrays[name])
             elif name in scalars:
                 setattr(hasher, name, float(scalars[name]))
         _check(hasher)

@@ -1,8 +1,8 @@
 """The nearest code of each query, and whether another one is nearly as near.
 
 For a ratio test it does not matter how far the second nearest is, only whether it is too near. So
-what is farther than the nearest code by the ratio is not looked at, and counting stops early; see
-`slices`.
+what is farther than the nearest code by the ratio is not looked at; and once another is too near,
+only what is nearer than both can still pass. With such limits counting stops early; see `slices`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def find_nearest(
     ----------
     blocks : codes, flat, [block][word][lane]
     queries : shape (n, n_words)
-    limits : of each query; lowered to ``limit_of[d]`` when a row at distance d is found
+    limits : of each query; they are lowered as rows are found
+    limit_of : where the nearest row is at distance d, others at ``limit_of[d]`` or more do not
+        matter
     best, second, rows : the two least distances below the limits, and the nearest row; where there
-        are none they stay as they are
+        are none they stay as they are. The nearest is clear if `second` is not below
+        ``limit_of[best]``; where it is not, `rows` may be any of those that are too near
     """
     n_queries, n_words = queries.shape
     n_entries, n_chunks = len(entries), n_words // words
@@ -78,7 +81,8 @@ def find_nearest(
                         second[q], best[q], rows[q] = best[q], d, row
                     elif d < second[q]:
                         second[q] = d
-                    limits[q] = min(limits[q], limit_of[best[q]], second[q])
+                    is_clear = second[q] >= limit_of[best[q]]
+                    limits[q] = min(limits[q], limit_of[best[q]] if is_clear else best[q])
 
 
 @njit(cache=True, nogil=True, boundscheck=False)
@@ -97,7 +101,7 @@ def _lower(
             d = _distance(blocks, row, queries[q])
             second = min(second, max(d, best))
             best = min(best, d)
-        # The nearest row is still to be found, and so is the second nearest.
+        # The nearest row is still to be found, and so is the second nearest if it matters.
         limits[q] = min(limits[q], max(limit_of[best], best + 1), second + 1)
 
 

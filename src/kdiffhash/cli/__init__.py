@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from . import commands, data, index, pg
+from . import commands, data, index, pg, photos, reconstruction
 from .study import repeat_options, study
 
 app = typer.Typer(
@@ -23,6 +23,10 @@ app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(commands.info)
 app.add_typer(index.app, name="index")
+app.command("match")(photos.match)
+app.add_typer(photos.app, name="photos")
+app.add_typer(reconstruction.colmap, name="colmap")
+app.add_typer(reconstruction.hloc, name="hloc")
 app.add_typer(pg.app, name="pg")
 app.add_typer(data.app, name="data")
 app.command("study")(study)

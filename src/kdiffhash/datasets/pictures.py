@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from ..extras import need
 
 
-def read_grey(path: Path) -> NDArray[np.uint8]:
-    """The pixels of a picture as grey levels from 0 to 255."""
+def read_grey(path: Path, *, upright: bool = False) -> NDArray[np.uint8]:
+    """The pixels of a picture as grey levels from 0 to 255; `upright`: turned as it says itself."""
     image_module = need("PIL.Image", "vision")
     try:
         with image_module.open(path) as image:
+            if upright:
+                image = need("PIL.ImageOps", "vision").exif_transpose(image)
             if image.mode.startswith("I;16"):
                 return (np.asarray(image) >> 8).astype(np.uint8)
             if image.mode in ("I", "F"):

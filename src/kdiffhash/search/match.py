@@ -85,11 +85,9 @@ def match_codes(
     a_words, b_words = to_words(a, n_bits), to_words(b, n_bits)
     limit_of = _limits(n_bits, ratio)
     most = n_bits if max_distance is None else min(max_distance, n_bits)
-    start = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
-    best, second, nearest = _nearest(b_words, a_words, start, limit_of, threads)
-    good = best <= most
-    if ratio is not None:
-        good &= best < ratio * second
+    limits = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
+    best, second, nearest = _nearest(b_words, a_words, limits, limit_of, threads)
+    good = (best <= most) & (second >= limit_of[np.minimum(best, n_bits)])
     if mutual and good.any():
         wanted, place = np.unique(nearest[good], return_inverse=True)
         closest = np.full(len(wanted), n_bits, np.int64)
@@ -111,7 +109,11 @@ def _limits(n_bits: int, ratio: float | None) -> Limits:
 
 
 def _nearest(
-    codes: Words, queries: Words, limits: Limits, limit_of: Limits, threads: int | None
+    codes: Words,
+    queries: Words,
+    limits: Limits,
+    limit_of: Limits,
+    threads: int | None,
 ) -> tuple[Limits, Limits, Limits]:
     """Distances of the two nearest codes of each query, as far as they matter, and the nearest."""
     n, width = queries.shape

@@ -33,7 +33,7 @@ class Hdf5Shard(Shard):
     @classmethod
     def open(cls, path: Path) -> Hdf5Shard:
         """Read the names and shapes."""
-        with _open(path) as (file, h5py):
+        with open_hdf5(path) as (file, h5py):
             member = next((name for name in ROWS if isinstance(file.get(name), h5py.Dataset)), "")
             if member:
                 rows = _plain(file[member], path)
@@ -62,13 +62,13 @@ class Hdf5Shard(Shard):
 
     def blocks(self, height: int) -> Iterator[Array]:
         """The rows, image by image."""
-        with _open(self.path) as (file, _):
+        with open_hdf5(self.path) as (file, _):
             if self.member:
                 rows = _plain(file[self.member], self.path)
                 yield from (rows[i : i + height] for i in range(0, len(rows), height))
                 return
             for name, n in self.images:
-                rows = _image(file, name, self.path)
+                rows = image_rows(file, name, self.path)
                 yield from (rows[i : i + height] for i in range(0, n, height))
 
     def take(self, numbers: Numbers) -> Array:
@@ -76,12 +76,12 @@ class Hdf5Shard(Shard):
         if self.member:
             return super().take(numbers)
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
-        with _open(self.path) as (file, _):
+        with open_hdf5(self.path) as (file, _):
             start = 0
             for name, n in self.images:
                 first, last = np.searchsorted(numbers, (start, start + n))
                 if first < last:
-                    out[first:last] = _image(file, name, self.path)[numbers[first:last] - start]
+                    out[first:last] = image_rows(file, name, self.path)[numbers[first:last] - start]
                 start += n
         return out
 
@@ -98,7 +98,7 @@ class Hdf5Shard(Shard):
     def _find(self, names: tuple[str, ...]) -> Array | None:
         if self.images:
             return None
-        with _open(self.path) as (file, h5py):
+        with open_hdf5(self.path) as (file, h5py):
             name = next((name for name in names if isinstance(file.get(name), h5py.Dataset)), None)
             if name is None:
                 return None
@@ -115,16 +115,24 @@ def _plain(dataset: Any, path: Path) -> Any:
     return dataset
 
 
-def _image(file: Any, name: str, path: Path) -> Array:
+def image_rows(file: Any, name: str, path: Path) -> Array:
+    """The descriptors of an image, a row each."""
     return np.ascontiguousarray(_plain(file[name]["descriptors"], path)[()].T)
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Any, Any]]:
+def open_hdf5(path: Path) -> Iterator[tuple[Any, Any]]:
+    """A file to read from; what is wrong with it is said in a sentence."""
     h5py = need("h5py", "hdf5")
+    with reading(path), h5py.File(path, "r") as file:
+        yield file, h5py
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say which file it is that cannot be read."""
     try:
-        with h5py.File(path, "r") as file:
-            yield file, h5py
+        yield
     except (OSError, KeyError, RuntimeError, TypeError, UnicodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise

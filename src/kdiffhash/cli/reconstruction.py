@@ -1,0 +1,204 @@
+"""`kdiffhash colmap` and `kdiffhash hloc`: matching for reconstructions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json, Threads
+
+if TYPE_CHECKING:
+    from ..hashers import BaseHasher
+
+colmap = typer.Typer(
+    help="Match the images of a COLMAP database by codes, or keep codes in it.",
+    no_args_is_help=True,
+)
+hloc = typer.Typer(help="Encode and match hloc's local features.", no_args_is_help=True)
+
+
+class DescriptorName(StrEnum):
+    """What the descriptors are, for the model that comes with the package."""
+
+    rootsift = "rootsift"
+    sift = "sift"
+
+
+Database = Annotated[Path, typer.Argument(help="A COLMAP database.", metavar="DATABASE")]
+FeaturesFile = Annotated[
+    Path, typer.Argument(help="Local features as hloc keeps them (HDF5).", metavar="FEATURES")
+]
+Bits = Annotated[
+    int | None, typer.Option("--bits", min=1, help="Length of the codes; 256 by default.")
+]
+Model = Annotated[
+    Path | None,
+    typer.Option("--model", help="Your own model; by default that of the package, for SIFT."),
+]
+Descriptors = Annotated[
+    DescriptorName,
+    typer.Option("--descriptors", help="What the package's model is to take; COLMAP: rootsift."),
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option("--pairs", help="File with two image names in each line; all pairs by default."),
+]
+Ratio = Annotated[
+    float, typer.Option(min=0, max=1, help="Nearest to second nearest distance, below which.")
+]
+
+
+@colmap.command("match")
+def colmap_match(
+    database: Database,
+    pairs: Pairs = None,
+    bits: Bits = None,
+    model: Model = None,
+    descriptors: Descriptors = DescriptorName.rootsift,
+    ratio: Ratio = 0.76,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Find the geometry of each pair.")
+    ] = True,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Copy the database there first.")
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Match the images of a COLMAP database, and verify the matches; the mapper goes on from it.
+
+    Matches and geometries of these pairs are replaced, all at once; nothing else is touched.
+    """
+    from ..progress import progress, waiting
+    from ..vision import colmap as engine
+    from ..vision.image_pairs import image_pairs
+    from .commands import check_writable
+    from .output import show
+
+    if keep is not None:
+        check_writable(keep)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "encoding"), waiting("encoding", as_json):
+        pictures = engine.read_pictures(database, _model(model, bits, descriptors))
+    n_pairs = len(image_pairs([picture.name for picture in pictures], pairs))
+    with _timed(seconds, "matching"), progress(n_pairs, "matching", as_json) as advance:
+        found = engine.match_pictures(
+            pictures, pairs, ratio=ratio, threads=threads, advance=advance
+        )
+    if verify:
+        with _timed(seconds, "verifying"), progress(n_pairs, "verifying", as_json) as advance:
+            found = engine.verify_pairs(found, threads=threads, advance=advance)
+    with _timed(seconds, "writing"):
+        engine.write_matches(database, found, keep=keep)
+    result: dict[str, Any] = {
+        "database": str(database),
+        "images": len(pictures),
+        "pairs": len(found),
+        "matches": sum(len(pair.matches) for pair in found),
+        "verified": sum(pair.n_verified for pair in found) if verify else None,
+        "verified_pairs": sum(pair.n_verified > 0 for pair in found) if verify else None,
+        "seconds": seconds,
+    }
+    show(result if keep is None else {**result, "copy": str(keep)}, as_json)
+
+
+@colmap.command("shrink")
+def colmap_shrink(
+    database: Database,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new database.")],
+    bits: Bits = None,
+    model: Model = None,
+    descriptors: Descriptors = DescriptorName.rootsift,
+    as_json: Json = False,
+) -> None:
+    """Write a copy of a COLMAP database with codes in place of descriptors.
+
+    `kdiffhash colmap match` takes it with the same model and bits, and then COLMAP's mapper.
+    """
+    from ..progress import waiting
+    from ..vision.colmap import shrink_database
+    from .commands import check_writable
+    from .output import show
+
+    check_writable(out)
+    if out.exists():
+        raise ValueError(f"{out} is there already; name a new database, or remove it first")
+    hasher = _model(model, bits, descriptors)
+    with waiting("encoding", as_json):
+        shrink_database(database, out, hasher)
+    sizes = {"bytes_before": database.stat().st_size, "bytes": out.stat().st_size}
+    show({"database": str(out), "bits": hasher.n_bits_, **sizes}, as_json)
+
+
+@hloc.command("encode")
+def hloc_encode(
+    features: FeaturesFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new features file.")],
+    bits: Bits = None,
+    model: Model = None,
+    descriptors: Descriptors = DescriptorName.rootsift,
+    as_json: Json = False,
+) -> None:
+    """Write a copy of a features file with codes in place of descriptors."""
+    from ..progress import waiting
+    from ..vision.hloc import encode_features
+    from .commands import check_writable
+    from .output import show
+
+    check_writable(out)
+    hasher = _model(model, bits, descriptors)
+    with waiting("encoding", as_json):
+        n = encode_features(features, out, hasher)
+    sizes = {"bytes_before": features.stat().st_size, "bytes": out.stat().st_size}
+    show({"features": str(out), "images": n, "bits": hasher.n_bits_, **sizes}, as_json)
+
+
+@hloc.command("match")
+def hloc_match(
+    features: FeaturesFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The matches file to write.")],
+    pairs: Pairs = None,
+    bits: Bits = None,
+    model: Model = None,
+    descriptors: Descriptors = DescriptorName.rootsift,
+    ratio: Ratio = 0.76,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Match local features by codes, into a matches file as hloc's `match_features` writes it."""
+    from ..progress import waiting
+    from ..vision.hloc import match_features
+    from .commands import check_writable
+    from .output import show
+
+    check_writable(out)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "all"), waiting("matching", as_json):
+        found = match_features(
+            features, out, _model(model, bits, descriptors), pairs, ratio=ratio, threads=threads
+        )
+    summary = {"written": str(out), "pairs": len(found), "matches": sum(found.values())}
+    show({**summary, "seconds": round(seconds["all"], 2)}, as_json)
+
+
+def _model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
+    """One's own model, or the package's for these descriptors."""
+    from .. import load, load_pretrained
+
+    if path is None:
+        return load_pretrained(descriptors.value, n_bits=bits or 256)
+    hasher = load(path)
+    return hasher if bits is None else hasher.truncate(bits)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - start, 2)

@@ -1,0 +1,347 @@
+"""COLMAP databases: match by codes, verify, and keep codes in place of descriptors.
+
+The user's database is read and written by Python's SQLite alone, and what is new goes in by one
+transaction. pycolmap verifies, and puts matches into COLMAP's form in a database of its own, from
+which they are taken over. (Two copies of SQLite in one process, Python's and pycolmap's, must not
+have the same file open.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes import Codes, n_bytes
+from ..extras import need
+from ..files import replacing
+from ..hashers import BaseHasher
+from ..model_file import fingerprint
+from ..parallel import run_tiles
+from ..search.match import match_codes
+from .image_pairs import image_pairs
+from .photos import RATIO
+
+_PATIENCE = 5.0  # seconds that another process may keep the database locked
+_TABLE = "kdiffhash"  # in a database whose descriptors are codes: model and bits
+
+
+class DatabaseError(ValueError):
+    """A database is none of COLMAP's, of another version, locked, or lacks descriptors."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of a database: its camera, keypoints and codes."""
+
+    id: int
+    name: str
+    camera: Any
+    points: NDArray[np.float32]
+    codes: Codes
+
+
+@dataclass(frozen=True)
+class PairMatches:
+    """Matches of two images, and what COLMAP makes of them (None if it was not asked)."""
+
+    a: Picture
+    b: Picture
+    matches: NDArray[np.uint32]
+    geometry: Any = None
+
+    @property
+    def n_verified(self) -> int:
+        """Matches that agree with one geometry."""
+        return 0 if self.geometry is None else len(self.geometry.inlier_matches)
+
+
+def read_pictures(
+    path: str | os.PathLike[str],
+    model: BaseHasher,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[Picture]:
+    """All images of a database that have descriptors, with their codes.
+
+    Parameters
+    ----------
+    path : path
+    model : fitted hasher
+        Of what the descriptors are. COLMAP makes RootSIFT unless it is told otherwise:
+        ``load_pretrained("rootsift")``. Codes that `shrink_database` wrote are taken as they are.
+    advance : callable
+        Told how many more images are done.
+    """
+    pycolmap = need("pycolmap", "colmap")
+    with _opened(path) as database:
+        cameras = {
+            number: pycolmap.Camera(
+                camera_id=number,
+                model=pycolmap.CameraModelId(kind),
+                width=width,
+                height=height,
+                params=np.frombuffer(params, np.float64),
+                has_prior_focal_length=bool(prior),
+            )
+            for number, kind, width, height, params, prior in database.execute(
+                "SELECT camera_id, model, width, height, params, prior_focal_length FROM cameras"
+            )
+        }
+        shrunk = _model_of(database)
+        if shrunk is not None and shrunk != _mark(model):
+            raise DatabaseError(f"{path} has codes of another model or length: {shrunk[1]} bits")
+        pictures = []
+        for number, name, camera, descriptors, points in _features(database, path):
+            codes = descriptors if shrunk else _encode(model, descriptors, path, name)
+            pictures.append(Picture(number, name, cameras[camera], points[:, :2], codes))
+            advance(1)
+    if len(pictures) < 2:
+        raise DatabaseError(
+            f"{path} has {len(pictures)} images with descriptors, and two make a pair; extract "
+            "features first (colmap feature_extractor)"
+        )
+    return pictures
+
+
+def match_pictures(
+    pictures: Sequence[Picture],
+    pairs: str | os.PathLike[str] | None = None,
+    *,
+    ratio: float | None = RATIO,
+    max_distance: int | None = None,
+    threads: int | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[PairMatches]:
+    """Match pairs of images by Hamming distance.
+
+    Parameters
+    ----------
+    pictures : sequence of Picture
+    pairs : path, optional
+        A file with two names in each line; all pairs by default.
+    ratio, max_distance
+        See `match_codes`.
+    threads : int, optional
+        Pairs that are matched at a time; by default as many as this process may use.
+    advance : callable
+        Told how many more pairs are done.
+    """
+    by_name = {picture.name: picture for picture in pictures}
+    wanted = image_pairs(list(by_name), pairs)
+
+    def match(i: int) -> PairMatches:
+        a, b = (by_name[name] for name in wanted[i])
+        found = match_codes(a.codes, b.codes, ratio=ratio, max_distance=max_distance, threads=1)
+        return PairMatches(a, b, found.pairs.astype(np.uint32))
+
+    return _for_each(match, len(wanted), threads, advance)
+
+
+def verify_pairs(
+    found: Sequence[PairMatches],
+    *,
+    threads: int | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[PairMatches]:
+    """Find the geometry of each pair with COLMAP's own estimator, which drops wrong matches."""
+    pycolmap = need("pycolmap", "colmap")
+    options = pycolmap.TwoViewGeometryOptions()
+    options.ransac.random_seed = 0
+
+    def verify(i: int) -> PairMatches:
+        pair = found[i]
+        points = (picture.points.astype(np.float64) for picture in (pair.a, pair.b))
+        geometry = pycolmap.estimate_two_view_geometry(
+            pair.a.camera, next(points), pair.b.camera, next(points), pair.matches, options
+        )
+        return replace(pair, geometry=geometry)
+
+    return _for_each(verify, len(found), threads, advance)
+
+
+def _for_each(
+    work: Callable[[int], PairMatches],
+    n: int,
+    threads: int | None,
+    advance: Callable[[int], None],
+) -> list[PairMatches]:
+    """What `work` makes of each of n numbers, some at a time."""
+    out: dict[int, PairMatches] = {}
+
+    def some(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            out[i] = work(i)
+            advance(1)
+
+    run_tiles(lambda: some, n, 1, threads)
+    return [out[i] for i in range(n)]
+
+
+def write_matches(
+    path: str | os.PathLike[str],
+    found: Sequence[PairMatches],
+    *,
+    keep: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write matches and geometries into a database, all or none.
+
+    Other tables, and other pairs, stay as they are; what was known of these pairs is replaced.
+
+    Parameters
+    ----------
+    path : path
+    found : sequence of PairMatches
+    keep : path, optional
+        Copy the database there first.
+    """
+    pycolmap = need("pycolmap", "colmap")
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "matches.db"
+        with closing(pycolmap.Database.open(scratch)) as database:
+            for pair in found:
+                database.write_matches(pair.a.id, pair.b.id, pair.matches)
+                if pair.geometry is not None:
+                    database.write_two_view_geometry(pair.a.id, pair.b.id, pair.geometry)
+        if keep is not None:
+            with _opened(path) as database:
+                _copy(database, keep)
+        with _opened(path, write=True, scratch=scratch) as database:
+            for table in ("matches", "two_view_geometries"):
+                database.execute(
+                    f"DELETE FROM main.{table} WHERE pair_id IN (SELECT pair_id FROM new.matches)"
+                )
+                database.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+
+
+def shrink_database(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], model: BaseHasher
+) -> None:
+    """Write a copy of a database with codes in place of descriptors.
+
+    `read_pictures` takes it as it is; COLMAP cannot match it, but maps once it is matched.
+    """
+    with _opened(path) as database, replacing(out) as temporary:
+        if _model_of(database) is not None:
+            raise DatabaseError(f"{path} has codes already")
+        with closing(sqlite3.connect(temporary)) as new:
+            database.backup(new)
+            with new:
+                for number, name, _, descriptors, _ in _features(database, path):
+                    codes = _encode(model, descriptors, path, name)
+                    new.execute(
+                        "UPDATE descriptors SET type = -1, cols = ?, data = ? WHERE image_id = ?",
+                        (codes.shape[1], codes.tobytes(), number),
+                    )
+                new.execute(f"CREATE TABLE {_TABLE} (model TEXT, bits INTEGER)")
+                new.execute(f"INSERT INTO {_TABLE} VALUES (?, ?)", _mark(model))
+            new.execute("VACUUM")
+
+
+@contextmanager
+def _opened(
+    path: str | os.PathLike[str], *, write: bool = False, scratch: Path | None = None
+) -> Iterator[sqlite3.Connection]:
+    """A database of COLMAP's; what is written counts only if nothing goes wrong."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no database", os.fspath(path))
+    uri = f"{Path(path).resolve().as_uri()}?mode={'rw' if write else 'ro'}"
+    try:
+        with closing(
+            sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
+        ) as database:
+            _check_version(database, path)
+            if scratch is not None:
+                database.execute("ATTACH ? AS new", (str(scratch),))
+            database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield database
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise DatabaseError(f"{path}: {error}; nothing was changed") from error
+
+
+def _check_version(database: sqlite3.Connection, path: Any) -> None:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    if not {"cameras", "images", "keypoints", "descriptors", "matches"} <= tables:
+        raise DatabaseError(f"{path} is not a database of COLMAP")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    wanted = _our_version()
+    if version != wanted:
+        raise DatabaseError(
+            f"{path} is of version {_dotted(version)}, and this pycolmap is of {_dotted(wanted)}; "
+            "pycolmap.Database.open brings an older one up to date, a newer one needs a newer "
+            "pycolmap"
+        )
+
+
+def _our_version() -> int:
+    """The version that pycolmap gives to a new database."""
+    pycolmap = need("pycolmap", "colmap")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "new.db"
+        pycolmap.Database.open(path).close()
+        with closing(sqlite3.connect(path)) as database:
+            return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1_000_000}.{version // 10_000 % 100}.{version // 100 % 100}"
+
+
+def _features(
+    database: sqlite3.Connection, path: Any
+) -> Iterator[tuple[int, str, int, NDArray[np.uint8], NDArray[np.float32]]]:
+    """Number, name, camera, descriptors and keypoints of all images that have them."""
+    rows = database.execute(
+        "SELECT image_id, name, camera_id, d.rows, d.cols, d.data, k.rows, k.cols, k.data "
+        "FROM images JOIN descriptors d USING (image_id) JOIN keypoints k USING (image_id) "
+        "ORDER BY image_id"
+    )
+    for number, name, camera, n, width, data, n_points, n_columns, points in rows:
+        values = np.frombuffer(data or b"", np.uint8)
+        places = np.frombuffer(points or b"", np.float32)
+        if n != n_points or values.size != n * width or places.size != n * n_columns:
+            raise DatabaseError(f"{path}: keypoints and descriptors of {name} do not fit together")
+        yield number, name, camera, values.reshape(n, width), places.reshape(n, n_columns)
+
+
+def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
+    if not len(descriptors):
+        return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
+    if descriptors.shape[1] != model.n_features_in_:
+        raise DatabaseError(
+            f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model takes "
+            f"{model.n_features_in_}"
+        )
+    return model.transform(descriptors)
+
+
+def _mark(model: BaseHasher) -> tuple[str, int]:
+    return fingerprint(model), model.n_bits_
+
+
+def _model_of(database: sqlite3.Connection) -> tuple[str, int] | None:
+    """Which model made the codes, if descriptors are codes."""
+    there = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    if database.execute(there, (_TABLE,)).fetchone() is None:
+        return None
+    model, bits = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
+    return str(model), int(bits)
+
+
+def _copy(database: sqlite3.Connection, to: str | os.PathLike[str]) -> None:
+    with replacing(to) as temporary, closing(sqlite3.connect(temporary)) as copy:
+        database.backup(copy)

@@ -1,0 +1,41 @@
+"""Pairs of images to match: all of them, or those that a file lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+
+def image_pairs(
+    names: Sequence[str], listed: str | os.PathLike[str] | None = None
+) -> list[tuple[str, str]]:
+    """Pairs of names: all, or those of a file with two names in each line.
+
+    COLMAP's match lists and hloc's pairs files are of that kind. Empty lines and lines that begin
+    with # are left out, as are pairs that were there before, in either order.
+    """
+    if listed is None:
+        return list(combinations(names, 2))
+    known, pairs, seen = set(names), [], set()
+    lines = Path(listed).read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{os.fspath(listed)}, line {number}"
+        if len(words) != 2:
+            raise ValueError(f"{where}: two names are wanted, got {line.strip()[:80]!r}")
+        a, b = words
+        for name in words:
+            if name not in known:
+                raise ValueError(f"{where}: there is no image {name!r} with descriptors")
+        if a == b:
+            raise ValueError(f"{where}: {a} is paired with itself")
+        if frozenset(words) not in seen:
+            seen.add(frozenset(words))
+            pairs.append((a, b))
+    if not pairs:
+        raise ValueError(f"{os.fspath(listed)} lists no pairs")
+    return pairs

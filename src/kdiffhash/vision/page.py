@@ -1,0 +1,76 @@
+"""A page of photographs that were found, which needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import os
+from html import escape
+from pathlib import Path
+
+from ..files import replacing
+from .drawing import draw_matches, encode_picture
+from .photo_index import Found
+from .photos import SIZE, Photo, read_image
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Photographs like {name}</title>
+<style>
+  :root {{ color-scheme: light dark; --line: #8884; --good: #2a9d3a; --bad: #d33; }}
+  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto;
+         padding: 0 1rem; }}
+  h1 {{ font-size: 1.5rem; margin-bottom: 0; }}
+  .key b {{ color: var(--good); }} .key i {{ color: var(--bad); font-style: normal; }}
+  article {{ border: 1px solid var(--line); border-radius: .6rem; margin: 1.2rem 0;
+            overflow: hidden; }}
+  article header {{ display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; align-items: baseline;
+                   padding: .6rem 1rem; }}
+  article h2 {{ font-size: 1.05rem; margin: 0; overflow-wrap: anywhere; }}
+  article p {{ margin: 0; opacity: .8; }}
+  img {{ display: block; width: 100%; height: auto; }}
+</style>
+<h1>Photographs like {name}</h1>
+<p class="key">The query is on the left of each picture. <b>Green</b> matches agree with one
+geometry of the two photographs, <i>red</i> ones do not.</p>
+{cards}
+</html>
+"""
+_CARD = """<article>
+<header><h2>{rank}. {name}</h2><p>{inliers:,} of {matches:,} matches agree</p>
+<p>{votes:.0f} votes</p></header>
+{picture}
+</article>"""
+
+
+def write_page(
+    path: str | os.PathLike[str], query: Photo, found: list[Found], size: int | None = SIZE
+) -> None:
+    """Write the photographs that were found as an HTML page, with their matches drawn."""
+    cards = [
+        _CARD.format(
+            rank=rank,
+            name=escape(str(one.path)),
+            inliers=one.n_inliers,
+            matches=len(one.matches.pairs),
+            votes=one.votes,
+            picture=_picture(query, one, size),
+        )
+        for rank, one in enumerate(found, 1)
+    ]
+    content = "\n".join(cards) or "<p>None of the photographs has anything in common with it.</p>"
+    page = _PAGE.format(name=escape(query.name), cards=content)
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _picture(query: Photo, found: Found, size: int | None) -> str:
+    try:
+        other = read_image(found.path, size)
+    except (OSError, ValueError) as error:
+        return f"<p>{escape(str(error))}</p>"
+    content = encode_picture(draw_matches(query.image, other, found.matches), ".jpg")
+    data = base64.b64encode(content).decode()
+    name = escape(Path(found.path).name, quote=True)
+    return f'<img alt="Matches with {name}" src="data:image/jpeg;base64,{data}">'
