@@ -256,6 +256,7 @@ def main() -> None:
         "cases": cases,
         "simulation": simulation,
         "worker_mb_while_encoding": memory,
+        "n_shards": len(rows.files),
         "n_bits": 128,
         "n_queries": options.queries,
     }

@@ -406,7 +406,7 @@ def scale() -> str:
     memory = max(found["worker_mb_while_encoding"].values())
     note = (
         f"{machine_note(found)}. Scheduler and workers are processes on this machine, one thread "
-        f"a worker. Encoding {found['cases'][0]['n'] / 500_000:.0f} shards, a worker held at most "
+        f"a worker. Encoding {found['n_shards']} shards, a worker held at most "
         f"{memory:.0f} MB. Learning on a cluster computes features three times, where one machine "
         "computes them twice, and some of it (directions, the choice of thresholds) is not "
         "shared. (`python benchmarks/scale.py`)"
@@ -531,6 +531,112 @@ def fanout() -> str:
     return first + "\n\nSimulated:\n\n" + table(header, rows)
 
 
+def pretrained() -> str:
+    rows: dict[tuple[str, int], dict[str, dict]] = {}
+    for row in load("pretrained")["rows"]:
+        rows.setdefault((row["method"], row["n_bits"]), {})[row["test"]] = row
+    scenes = list(next(iter(rows.values())))
+    names = {"open scenes": "codes, from open scenes", "all scenes": "codes, from all others"}
+
+    def cell(row: dict) -> str:
+        low, high = (100 * number for number in row["interval"])
+        return f"{100 * row['fnr_at_1e-3']:.1f} ({low:.1f} to {high:.1f})"
+
+    lines = []
+    for (method, n_bits), cells in rows.items():
+        mean = 100 * np.mean([row["fnr_at_1e-3"] for row in cells.values()])
+        found = [cell(cells[scene]) for scene in scenes]
+        lines.append([names.get(method, method), str(n_bits), *found, f"**{mean:.1f}**"])
+    note = (
+        "Similar pairs missed at 0.1 % false positives, in percent, with 95 % intervals; a million "
+        "negatives. No scene is tested with a model that has seen it: an open scene is left out of "
+        "the open ones too. (`python benchmarks/pretrained.py`)"
+    )
+    return note + "\n\n" + table(["descriptor", "bits", *scenes, "mean"], lines)
+
+
+def matching() -> str:
+    rows = sorted(load("matching")["rows"], key=lambda row: -row["correct"])
+    lines = [
+        [
+            row["method"],
+            str(row["n_bits"]),
+            str(row["bytes_per_feature"]),
+            f"{row['correct']:,}",
+            f"{row['precision']:.2f}",
+        ]
+        for row in rows
+    ]
+    header = ["method", "bits", "bytes a feature", "correct matches", "precision"]
+    return table(header, lines) + "\n\n(`python benchmarks/matching.py`)"
+
+
+def matching_time() -> str:
+    found = load("matching")
+    lines = [
+        [
+            str(row["n_bits"]),
+            str(row["threads"]),
+            f"{row['ms']:.0f} ms",
+            f"{row['ms_with_encoding']:.0f} ms",
+            f"{row['ms_opencv_float']:.0f} ms",
+            f"**{row['times_float']:.0f} x**",
+            f"{row['ms_opencv_binary']:.0f} ms",
+            f"**{row['times_binary']:.0f} x**",
+        ]
+        for row in found["timing"]
+    ]
+    header = [
+        "bits",
+        "threads",
+        "`match_codes`",
+        "with encoding",
+        "BFMatcher, float SIFT",
+        "times as fast",
+        "BFMatcher, same codes",
+        "times as fast",
+    ]
+    note = (
+        "One pair of photographs with 8,000 features each, both ways with the two nearest. "
+        f"{machine_note(found)}. (`python benchmarks/matching.py`)"
+    )
+    return note + "\n\n" + table(header, lines)
+
+
+def colmap() -> str:
+    found = load("colmap")
+    whole = found["rows"][0]["descriptor_bytes"]
+    lines = [
+        [
+            f"{row['method']}, {row['n_bits']} bits",
+            f"{row['registered']} of {found['photos']}",
+            f"{row['points']:,}",
+            f"{row['reprojection_error']:.3f} px",
+            f"{row['ms_per_pair']:.0f} ms",
+            f"**{row['times_faster']:.1f} x**",
+            f"{row['encoding_seconds']:.1f} s" if row["encoding_seconds"] else "-",
+            f"{size(row['descriptor_bytes'])} ({whole / row['descriptor_bytes']:.0f} x smaller)",
+        ]
+        for row in found["rows"]
+    ]
+    header = [
+        "matching",
+        "registered",
+        "points",
+        "mean reprojection error",
+        "matching a pair",
+        "times as fast",
+        "encoding, once",
+        "descriptors",
+    ]
+    mean = np.mean(found["features"])
+    note = (
+        f"{mean:,.0f} features a photograph, all {found['pairs']} pairs, both ways, without "
+        f"verification, on both cores. {machine_note(found)}. (`python benchmarks/colmap.py`)"
+    )
+    return note + "\n\n" + table(header, lines)
+
+
 BLOCKS = {
     "docs/search.md": {
         "search": search,
@@ -546,6 +652,12 @@ BLOCKS = {
     "docs/postgres.md": {"postgres": postgres},
     "docs/data.md": {"views": views, "build": build},
     "docs/dask.md": {"scale": scale},
+    "docs/photos.md": {
+        "colmap": colmap,
+        "matching": matching,
+        "matching-time": matching_time,
+        "pretrained": pretrained,
+    },
     "docs/billion.md": {"costs": costs, "worked": worked, "fanout": fanout},
 }
 

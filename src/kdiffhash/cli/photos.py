@@ -187,6 +187,7 @@ def search(
     rows = [
         {
             "photograph": str(one.path),
+            "sure": "yes" if one.is_sure else "no",
             "inliers": one.n_inliers,
             "matches": len(one.matches.pairs),
             "votes": one.votes,

@@ -38,7 +38,7 @@ geometry of the two photographs, <i>red</i> ones do not.</p>
 </html>
 """
 _CARD = """<article>
-<header><h2>{rank}. {name}</h2><p>{inliers:,} of {matches:,} matches agree</p>
+<header><h2>{rank}. {name}</h2><p>{inliers:,} of {matches:,} matches agree{doubt}</p>
 <p>{votes:.0f} votes</p></header>
 {picture}
 </article>"""
@@ -53,6 +53,7 @@ def write_page(
             rank=rank,
             name=escape(str(one.path)),
             inliers=one.n_inliers,
+            doubt="" if one.is_sure else ", which may be chance",
             matches=len(one.matches.pairs),
             votes=one.votes,
             picture=_picture(query, one, size),

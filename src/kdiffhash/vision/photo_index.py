@@ -39,6 +39,7 @@ from .photos import (
 )
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
+_SURE = 15  # inliers, as COLMAP wants them
 _ROOM = 2**20  # ids of a photograph
 _BATCH = 32  # photographs that are added at a time
 _NEIGHBOURS = 8  # codes that each keypoint of a query looks at
@@ -91,6 +92,11 @@ class Found:
     def n_inliers(self) -> int:
         """Matches that agree with one geometry."""
         return int(self.matches.inliers.sum())
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether there are more of them than photographs of different things have by chance."""
+        return self.n_inliers >= _SURE
 
 
 class PhotoIndex:
