@@ -28,7 +28,10 @@ class GeometryName(StrEnum):
     none = "none"
 
 
-Bits = Annotated[int, typer.Option("--bits", min=1, help="Length of the codes, up to 512.")]
+Bits = Annotated[
+    int | None,
+    typer.Option("--bits", min=1, help="Length of the codes, up to 512, or that of your model."),
+]
 Features = Annotated[
     int, typer.Option("--features", min=0, help="Keypoints of a photograph at most; 0 for all.")
 ]
@@ -55,7 +58,7 @@ def match(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Draw the matches: .png or .jpg.")
     ] = None,
-    bits: Bits = 256,
+    bits: Bits = None,
     ratio: Annotated[
         float, typer.Option(min=0, max=1, help="Nearest to second nearest distance, below which.")
     ] = 0.76,
@@ -81,7 +84,7 @@ def match(
     if out is not None:
         check_picture(out)
         check_writable(out)
-    extractor = features_of(model, bits, features)
+    extractor = features_of(model, bits, features, usual=256)
     left, right = photos = tuple(read_photo(path, extractor, size) for path in (a, b))
     for photo in photos:
         if not len(photo.codes):
@@ -127,7 +130,7 @@ def match(
 def build(
     folder: Annotated[Path, typer.Argument(help="Folder of photographs, with folders inside it.")],
     index: Index = Path("photos.index"),
-    bits: Bits = 128,
+    bits: Bits = None,
     features: Features = 2000,
     size: Size = 1600,
     model: Model = None,
@@ -140,7 +143,7 @@ def build(
     from .output import show
 
     start = time.perf_counter()
-    photos = PhotoIndex(index, features_of(model, bits, features), size=size)
+    photos = PhotoIndex(index, features_of(model, bits, features, usual=128), size=size)
     with progress(len(list_photos(folder)), "photographs", as_json) as advance:
         done = photos.update(folder, advance=advance)
     show(
@@ -198,10 +201,12 @@ def search(
     show({**summary, "page": str(out.resolve()), "rows": rows}, as_json)
 
 
-def features_of(model: Path | None, bits: int, n_features: int) -> HashedSIFT:
+def features_of(model: Path | None, bits: int | None, n_features: int, usual: int) -> HashedSIFT:
     """SIFT with codes, by the model of the package or by one's own."""
     from .. import load
     from ..vision import HashedSIFT
 
-    own = None if model is None else load(model).truncate(bits)
-    return HashedSIFT(bits, n_features, model=own)
+    if model is None:
+        return HashedSIFT(bits or usual, n_features)
+    own = load(model)
+    return HashedSIFT(n_features=n_features, model=own if bits is None else own.truncate(bits))

@@ -311,7 +311,8 @@ def list_photos(root: Path) -> list[Path]:
     """The photographs in a folder and in folders inside it, by name."""
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder of photographs")
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES)
+    named = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES)
+    return sorted(path for path in named if path.is_file())
 
 
 def _state(path: Path) -> tuple[int, int]:
