@@ -1,0 +1,76 @@
+"""Pictures from the scikit-image wheel, and the same pictures seen from elsewhere."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from skimage import data
+
+ELSEWHERE = np.array([[0.92, 0.21, 5.0], [-0.17, 0.95, 40.0], [1.5e-4, 1e-4, 1.0]])
+
+
+@pytest.fixture(scope="session")
+def picture():
+    """A picture by its name in `skimage.data`: grey, 360 pixels wide."""
+
+    def make(name="camera"):
+        image = getattr(data, name)()
+        if image.ndim == 3:
+            image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        height = round(image.shape[0] * 360 / image.shape[1])
+        return cv2.resize(image, (360, height), interpolation=cv2.INTER_AREA)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def homography():
+    return ELSEWHERE
+
+
+@pytest.fixture(scope="session")
+def warp():
+    """A picture through a homography."""
+
+    def look(image, by=ELSEWHERE):
+        return cv2.warpPerspective(image, by, image.shape[::-1])
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def agree():
+    """Which places fall together by a homography, within three pixels."""
+
+    def check(left, right, by=ELSEWHERE):
+        moved = np.column_stack([left, np.ones(len(left))]) @ by.T
+        return np.linalg.norm(moved[:, :2] / moved[:, 2:] - right, axis=1) < 3
+
+    return check
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write pixels to a file below a folder of this test."""
+
+    def save(name, image):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(path), image)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def two_photos(picture, warp, write):
+    """Files of one picture, and of the same picture from elsewhere."""
+    image = picture()
+    return write("a.png", image), write("b.jpg", warp(image))
+
+
+@pytest.fixture(scope="session")
+def flat():
+    """A picture in which nothing stands out."""
+    return np.full((120, 160), 128, np.uint8)

@@ -1,0 +1,457 @@
+"""COLMAP databases: `kdiffhash colmap`."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from functools import partial
+from itertools import combinations
+
+import cv2
+import numpy as np
+import pytest
+
+from kdiffhash import RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash.vision import colmap
+
+pycolmap = pytest.importorskip("pycolmap")
+
+FURTHER = np.array([[1.05, -0.12, 20.0], [0.1, 0.9, 10.0], [-1e-4, 2e-4, 1.0]])
+NAMES = ("a.png", "far/b.png", "far/c.png", "flat.png")
+
+
+@pytest.fixture(scope="module")
+def views(homography):
+    """From the first picture to each."""
+    return dict(zip(NAMES, (np.eye(3), homography, FURTHER)))
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory, picture, warp, flat, views):
+    """A database as COLMAP makes it: three views of one picture, and one of nothing."""
+    folder = tmp_path_factory.mktemp("colmap")
+    (folder / "images" / "far").mkdir(parents=True)
+    for name in NAMES:
+        image = warp(picture(), views[name]) if name in views else flat
+        cv2.imwrite(str(folder / "images" / name), image)
+    pycolmap.extract_features(folder / "database.db", folder / "images", device=pycolmap.Device.cpu)
+    return folder / "database.db"
+
+
+@pytest.fixture
+def database(extracted, tmp_path):
+    return shutil.copy(extracted, tmp_path / "database.db")
+
+
+@pytest.fixture
+def run(command):
+    return partial(command, "colmap")
+
+
+def execute(path, *statements):
+    with closing(sqlite3.connect(path)) as database, database:
+        return [database.execute(one).fetchall() for one in statements][-1]
+
+
+def contents(path):
+    """All that a database has, by table."""
+    names = [name for (name,) in execute(path, "SELECT name FROM sqlite_master WHERE type='table'")]
+    return {name: execute(path, f"SELECT * FROM {name} ORDER BY 1, 2") for name in names}
+
+
+def files_in(folder):
+    """Names of files, but for those that SQLite has beside a database."""
+    return {p.name for p in folder.iterdir() if not p.name.endswith(("-wal", "-shm"))}
+
+
+def without(tables, *names):
+    return {name: rows for name, rows in tables.items() if name not in names}
+
+
+def features(path):
+    """Number, places and descriptors of each image, by name."""
+    rows = execute(
+        path,
+        "SELECT name, image_id, k.rows, k.cols, k.data, d.data FROM images "
+        "JOIN keypoints k USING (image_id) JOIN descriptors d USING (image_id)",
+    )
+    return {
+        name: (
+            number,
+            np.frombuffer(points or b"", np.float32).reshape(n, width)[:, :2],
+            np.frombuffer(data or b"", np.uint8).reshape(n, 128),
+        )
+        for name, number, n, width, points, data in rows
+    }
+
+
+def matches_between(path, *pairs):
+    """What COLMAP itself reads: matches of pairs of names, and which it verified."""
+    with closing(pycolmap.Database.open(path)) as database:
+        numbers = {image.name: image.image_id for image in database.read_all_images()}
+        return [
+            (
+                database.read_matches(numbers[a], numbers[b]),
+                database.read_two_view_geometry(numbers[a], numbers[b]),
+            )
+            for a, b in pairs
+        ]
+
+
+def expected_matches(path, a, b, n_bits=256, ratio=0.76):
+    model, found = load_pretrained("rootsift", n_bits), features(path)
+    codes = [
+        model.transform(found[name][2]) if len(found[name][2]) else np.empty((0, 32), np.uint8)
+        for name in (a, b)
+    ]
+    return match_codes(*codes, ratio=ratio).pairs
+
+
+@pytest.fixture
+def expected(database):
+    return {pair: expected_matches(database, *pair) for pair in combinations(NAMES, 2)}
+
+
+def test_matches_are_those_of_the_descriptors(database, expected, agree, views):
+    pictures = colmap.read_pictures(database, load_pretrained("rootsift", 256))
+    assert {picture.name for picture in pictures} == set(NAMES)
+    known = features(database)
+    for picture in pictures:
+        number, points, _ = known[picture.name]
+        assert picture.id == number
+        np.testing.assert_array_equal(picture.points, points)
+    done = []
+    found = colmap.match_pictures(pictures, advance=done.append)
+    assert len(found) == sum(done) == 6
+    order = [picture.name for picture in pictures]
+    assert [(pair.a.name, pair.b.name) for pair in found] == list(combinations(order, 2))
+    for pair in found:
+        a, b = pair.a.name, pair.b.name
+        np.testing.assert_array_equal(pair.matches, expected_matches(database, a, b))
+        assert pair.n_verified == 0
+        if "flat.png" in (a, b):
+            assert len(pair.matches) == 0
+            continue
+        left, right = pair.a.points[pair.matches[:, 0]], pair.b.points[pair.matches[:, 1]]
+        good = agree(left, right, views[b] @ np.linalg.inv(views[a]))
+        assert len(good) > 100
+        assert good.mean() > 0.8
+
+
+def test_the_number_of_threads_changes_nothing(database):
+    pictures = colmap.read_pictures(database, load_pretrained("rootsift", 256))
+    one, two = (
+        colmap.verify_pairs(colmap.match_pictures(pictures, threads=n), threads=n) for n in (1, 2)
+    )
+    for a, b in zip(one, two):
+        np.testing.assert_array_equal(a.matches, b.matches)
+        np.testing.assert_array_equal(a.geometry.inlier_matches, b.geometry.inlier_matches)
+
+
+def test_colmap_reads_matches_and_geometries(database, expected, agree, views, run):
+    before = contents(database)
+    told = run("match", database, "--json")
+    after = contents(database)
+    assert without(before, "matches", "two_view_geometries") == without(
+        after, "matches", "two_view_geometries"
+    )
+    assert before["matches"] == before["two_view_geometries"] == []
+    assert len(after["matches"]) == len(after["two_view_geometries"]) == 6
+    known = features(database)
+    n_verified = []
+    read = matches_between(database, *expected)
+    for ((a, b), pairs), (matches, geometry) in zip(expected.items(), read):
+        if known[a][0] > known[b][0]:
+            pairs = expected_matches(database, b, a)[:, ::-1]
+        np.testing.assert_array_equal(matches, pairs)
+        kept = geometry.inlier_matches
+        n_verified.append(len(kept))
+        assert set(map(tuple, kept.tolist())) <= set(map(tuple, matches.tolist()))
+        if "flat.png" not in (a, b):
+            assert len(kept) > 100
+            left, right = known[a][1][kept[:, 0]], known[b][1][kept[:, 1]]
+            assert agree(left, right, views[b] @ np.linalg.inv(views[a])).mean() > 0.95
+    assert told.pop("seconds").keys() == {"encoding", "matching", "verifying", "writing"}
+    assert told == {
+        "database": str(database),
+        "images": 4,
+        "pairs": 6,
+        "matches": sum(len(matches) for matches, _ in read),
+        "verified": sum(n_verified),
+        "verified_pairs": 3,
+    }
+
+
+def test_running_again_gives_the_same(database, run):
+    run("match", database)
+    once = contents(database)
+    assert "pairs: 6" in run("match", database, "--threads", 1)
+    assert contents(database) == once
+
+
+def test_keeping_a_copy(database, tmp_path, run):
+    before = contents(database)
+    told = run("match", database, "--keep", tmp_path / "copy.db", "--json")
+    assert told["copy"] == str(tmp_path / "copy.db")
+    assert contents(tmp_path / "copy.db") == before != contents(database)
+    with closing(pycolmap.Database.open(tmp_path / "copy.db")) as copy:
+        assert copy.num_images() == 4
+    assert files_in(tmp_path) == {"copy.db", "database.db"}
+
+
+def test_some_pairs_leave_the_others_as_they_were(database, tmp_path, run):
+    run("match", database)
+    before = contents(database)
+    (tmp_path / "pairs.txt").write_text(
+        "# some\n\nfar/c.png  a.png\nfar/b.png far/c.png\na.png far/c.png\n"
+    )
+    told = run("match", database, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.6, "--json")
+    assert told["pairs"] == 2
+    for a, b in (("far/c.png", "a.png"), ("far/b.png", "far/c.png")):
+        ((matches, geometry),) = matches_between(database, (a, b))
+        np.testing.assert_array_equal(matches, expected_matches(database, a, b, ratio=0.6))
+        assert 50 < len(geometry.inlier_matches) <= len(matches)
+    after = contents(database)
+    for table in ("matches", "two_view_geometries"):
+        assert len(after[table]) == 6
+        assert len(set(before[table]) & set(after[table])) == 4
+    names = ("matches", "two_view_geometries")
+    assert without(before, *names) == without(after, *names)
+
+
+def test_the_order_of_a_pair_in_the_file(database, tmp_path, agree, views, run):
+    for a, b in (("a.png", "far/b.png"), ("far/b.png", "a.png")):
+        (tmp_path / "pairs.txt").write_text(f"{a} {b}\n")
+        run("match", database, "--pairs", tmp_path / "pairs.txt")
+        ((_, geometry),) = matches_between(database, (a, b))
+        corner = geometry.H @ [100, 100, 1]
+        moved = views[b] @ np.linalg.inv(views[a]) @ [100, 100, 1]
+        assert np.linalg.norm(corner[:2] / corner[2] - moved[:2] / moved[2]) < 2
+
+
+def test_pairs_that_are_wrong_are_told(database, tmp_path, run):
+    before = database.read_bytes()
+    path = tmp_path / "pairs.txt"
+    for text, words in {
+        "a.png far/b.png\na.png nobody.png\n": "line 2: there is no image 'nobody.png'",
+        "a.png far/b.png\n\na.png\n": "line 3: two names are wanted, got 'a.png'",
+        "a.png far/b.png far/c.png\n": "line 1: two names are wanted",
+        "a.png a.png\n": "line 1: a.png is paired with itself",
+        "# nothing\n\n": "lists no pairs",
+    }.items():
+        path.write_text(text)
+        assert words in run("match", database, "--pairs", path, fail=True)
+    assert "No such file" in run("match", database, "--pairs", tmp_path / "no.txt", fail=True)
+    assert database.read_bytes() == before
+
+
+def test_matches_without_geometries(database, expected, run):
+    told = run("match", database, "--no-verify", "--json")
+    assert told["verified"] is told["verified_pairs"] is None
+    assert len(contents(database)["matches"]) == 6
+    assert contents(database)["two_view_geometries"] == []
+    run("match", database)
+    run("match", database, "--no-verify")
+    assert contents(database)["two_view_geometries"] == []
+
+
+def test_one_s_own_model_and_other_descriptors(database, tmp_path, run):
+    load_pretrained("rootsift", 128).save(tmp_path / "own")
+    run("match", database, "--model", tmp_path / "own", "--no-verify")
+    first = contents(database)
+    run("match", database, "--bits", 128, "--no-verify")
+    assert contents(database) == first
+    run("match", database, "--bits", 128, "--descriptors", "sift", "--no-verify")
+    assert contents(database) != first
+    rows = np.random.default_rng(0).normal(size=(100, 64))
+    RandomHyperplaneHash(32, random_state=0).fit(rows, np.arange(100)).save(tmp_path / "narrow")
+    told = run("match", database, "--model", tmp_path / "narrow", fail=True)
+    assert "have 128 bytes, but the model takes 64" in told
+
+
+def make_newer(path):
+    execute(path, "PRAGMA user_version = 99990000")
+
+
+def make_older(path):
+    execute(path, "PRAGMA user_version = 3130000")
+
+
+def make_text(path):
+    path.write_text("this is not a database, although it is long enough to be one\n" * 100)
+
+
+def make_empty(path):
+    path.write_bytes(b"")
+
+
+def make_another(path):
+    path.unlink()
+    execute(path, "CREATE TABLE images (name TEXT)")
+
+
+def without_descriptors(path):
+    execute(path, "DELETE FROM descriptors")
+
+
+def one_image(path):
+    execute(path, "DELETE FROM descriptors WHERE image_id > 1")
+
+
+def other_width(path):
+    execute(path, "UPDATE descriptors SET cols = 64, data = substr(data, 1, 64 * rows)")
+
+
+def cut_points(path):
+    execute(path, "UPDATE keypoints SET data = substr(data, 1, 100) WHERE rows > 0")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (make_newer, "newer pycolmap"),
+        (make_older, "is of version 3.13.0"),
+        (make_text, "not a database"),
+        (make_empty, "not a database of COLMAP"),
+        (make_another, "not a database of COLMAP"),
+        (without_descriptors, "has 0 images with descriptors"),
+        (one_image, "has 1 images with descriptors"),
+        (other_width, "64 bytes, but the model takes 128"),
+        (cut_points, "do not fit together"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_cannot_be_matched_is_told(database, tmp_path, run, change, words):
+    change(database)
+    before = database.read_bytes()
+    told = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
+    assert str(database) in told
+    assert words in told
+    assert database.read_bytes() == before
+    assert files_in(tmp_path) == {"database.db"}
+
+
+def test_a_missing_database_is_told(tmp_path, run):
+    told = run("match", tmp_path / "no.db", fail=True)
+    assert f"there is no database: {tmp_path / 'no.db'}" in told
+    assert "no.db" in run("shrink", tmp_path / "no.db", "-o", tmp_path / "new.db", fail=True)
+    assert "no database" in run("match", tmp_path, fail=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_locked_database_is_told(database, run, monkeypatch):
+    monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
+    before, all_of_it = database.read_bytes(), contents(database)
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        told = run("match", database, "--no-verify", fail=True)
+        other.execute("ROLLBACK")
+    assert f"{database}: database is locked; nothing was changed" in told
+    assert database.read_bytes() == before
+    assert contents(database) == all_of_it
+
+
+def test_a_database_that_nobody_else_may_read_is_told(database, run, monkeypatch):
+    monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
+    execute(database, "PRAGMA journal_mode = DELETE")
+    before = database.read_bytes()
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "database is locked" in run("match", database, fail=True)
+        other.execute("ROLLBACK")
+    assert database.read_bytes() == before
+    run("match", database, "--no-verify")
+    assert len(contents(database)["matches"]) == 6
+
+
+def test_breaking_off_in_the_middle_changes_nothing(database, tmp_path, run):
+    run("match", database, "--ratio", 0.6)
+    before, all_of_it = database.read_bytes(), contents(database)
+
+    class Broken(sqlite3.Connection):
+        def execute(self, what, *values):
+            if what.startswith("INSERT INTO main.two_view_geometries"):
+                raise OSError("the disk is full")
+            return super().execute(what, *values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Broken))
+        assert "the disk is full" in run("match", database, fail=True)
+    assert database.read_bytes() == before
+    assert contents(database) == all_of_it
+    assert files_in(tmp_path) == {"database.db"}
+
+
+def n_descriptor_bytes(path):
+    return execute(path, "SELECT sum(length(data)) FROM descriptors")[0][0]
+
+
+def test_codes_in_place_of_descriptors(database, tmp_path, run):
+    before = database.read_bytes()
+    small = tmp_path / "small.db"
+    told = run("shrink", database, "-o", small, "--json")
+    assert told == {
+        "database": str(small),
+        "bits": 256,
+        "bytes_before": len(before),
+        "bytes": small.stat().st_size,
+    }
+    assert database.read_bytes() == before
+    assert small.stat().st_size < len(before)
+    assert 4 * n_descriptor_bytes(small) == n_descriptor_bytes(database)
+    both = contents(database), contents(small)
+    assert without(both[0], "descriptors") == without(both[1], "descriptors", "kdiffhash")
+    known, model = features(database), load_pretrained("rootsift", 256)
+    for name, (number, points, descriptors) in known.items():
+        ((n, width, data),) = execute(
+            small, f"SELECT rows, cols, data FROM descriptors WHERE image_id = {number}"
+        )
+        assert (n, width) == (len(points), 32)
+        if name != "flat.png":
+            assert data == model.transform(descriptors).tobytes()
+    with closing(pycolmap.Database.open(small)) as read:
+        for number, points, _ in known.values():
+            np.testing.assert_array_equal(read.read_keypoints(number)[:, :2], points)
+    assert files_in(tmp_path) == {"database.db", "small.db"}
+
+
+def test_codes_are_matched_as_the_descriptors_are(database, tmp_path, run):
+    small = tmp_path / "small.db"
+    run("shrink", database, "-o", small)
+    untouched = contents(small)
+    told = [run("match", path, "--json") for path in (database, small)]
+    assert told[0]["matches"] == told[1]["matches"] > 300
+    names = ("matches", "two_view_geometries")
+    for name in names:
+        assert contents(database)[name] == contents(small)[name]
+    assert without(contents(small), *names) == without(untouched, *names)
+    assert matches_between(small, NAMES[:2])[0][1].inlier_matches.shape[0] > 100
+
+
+def test_codes_of_another_model_are_refused(database, tmp_path, run):
+    small = tmp_path / "small.db"
+    run("shrink", database, "-o", small, "--bits", 128)
+    before = small.read_bytes()
+    for options in ((), ("--bits", 64), ("--bits", 128, "--descriptors", "sift")):
+        told = run("match", small, *options, fail=True)
+        assert "codes of another model or length: 128 bits" in told
+    assert "codes already" in run("shrink", small, "-o", tmp_path / "new.db", fail=True)
+    assert small.read_bytes() == before
+    load_pretrained("rootsift", 128).save(tmp_path / "own")
+    run("match", small, "--model", tmp_path / "own", "--no-verify")
+    run("match", database, "--bits", 128, "--no-verify")
+    assert contents(small)["matches"] == contents(database)["matches"]
+
+
+def test_nothing_is_left_where_shrinking_goes_wrong(database, tmp_path, run):
+    before = database.read_bytes()
+    assert "is there already" in run("shrink", database, "-o", database, fail=True)
+    nowhere = tmp_path / "nowhere" / "small.db"
+    assert "does not exist" in run("shrink", database, "-o", nowhere, fail=True)
+    assert database.read_bytes() == before
+    for change in (cut_points, other_width, make_older, make_text):
+        change(database)
+        told = run("shrink", database, "-o", tmp_path / "small.db", fail=True)
+        assert str(database) in told
+        assert files_in(tmp_path) == {"database.db"}

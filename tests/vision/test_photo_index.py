@@ -1,0 +1,433 @@
+"""Finding photographs: the index, `kdiffhash photos`, and the page."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import sqlite3
+from functools import partial
+
+import cv2
+import numpy as np
+import pytest
+
+from kdiffhash import HammingIndex, HashedFeatures, HashedSIFT, load_pretrained
+from kdiffhash.vision import PhotoIndex, match_photos, photo_index, read_photo
+
+NAMES = ("camera", "coins", "astronaut", "chelsea", "coffee", "brick")
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory, picture, warp):
+    """Six photographs, an index of them, and a query that shows one of them."""
+    root = tmp_path_factory.mktemp("shelf")
+    for name in NAMES:
+        path = root / "photos" / ("inner" if name == "coins" else "") / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), picture(name))
+    cv2.imwrite(str(root / "query.jpg"), warp(picture("astronaut")))
+    make_index(root).update(root / "photos")
+    return root
+
+
+@pytest.fixture
+def folder(shelf, tmp_path):
+    """The same, to change."""
+    root = tmp_path / "shelf"
+    shutil.copytree(shelf, root, ignore=shutil.ignore_patterns("x.index"))
+    make_index(root).update(root / "photos")
+    return root
+
+
+@pytest.fixture
+def run(command):
+    return partial(command, "photos")
+
+
+def make_index(root, *, size=300, n_features=300, n_bits=128, name="x.index"):
+    return PhotoIndex(root / name, HashedSIFT(n_bits, n_features), size=size)
+
+
+def found_names(index, query):
+    return [found.path.stem for found in index.search(query)]
+
+
+def result(update):
+    return update.added, update.unchanged, update.removed
+
+
+def test_the_right_photograph_is_found(shelf, homography, agree):
+    index = make_index(shelf)
+    assert len(index) == 6
+    first, *others = index.search(shelf / "query.jpg")
+    assert first.path == (shelf / "photos" / "astronaut.png").resolve()
+    assert first.n_inliers == first.matches.inliers.sum() > 50
+    assert all(one.n_inliers < first.n_inliers / 3 for one in others)
+    assert all(one.votes < first.votes for one in others)
+    assert first.is_sure
+    assert [one.is_sure for one in others] == [one.n_inliers >= 15 for one in others]
+    scale = np.diag([300 / 360, 300 / 360, 1])
+    reduced = np.linalg.inv(scale @ homography @ np.linalg.inv(scale))
+    good = first.matches.inliers
+    assert agree(first.matches.left[good], first.matches.right[good], reduced).mean() > 0.95
+
+
+def test_matches_are_those_of_the_two_photographs(shelf):
+    index = make_index(shelf)
+    query = read_photo(shelf / "query.jpg", index.features, index.size)
+    for geometry in ("fundamental", "homography", "none"):
+        for found in index.search(query, best=2, geometry=geometry):
+            other = read_photo(found.path, index.features, index.size)
+            expected = match_photos(query, other, geometry=geometry)
+            np.testing.assert_array_equal(found.matches.pairs, expected.pairs)
+            np.testing.assert_array_equal(found.matches.right, expected.right)
+            np.testing.assert_array_equal(found.matches.inliers, expected.inliers)
+
+
+def test_votes_are_those_of_a_plain_loop(shelf):
+    index = make_index(shelf)
+    query = read_photo(shelf / "query.jpg", index.features, index.size)
+    paths = sorted((shelf / "photos").rglob("*.png"))
+    photos = [read_photo(path, index.features, index.size) for path in paths]
+    owners = np.repeat(np.arange(6), [len(photo.codes) for photo in photos])
+    codes = np.concatenate([photo.codes for photo in photos])
+    expected = np.zeros(6)
+    for code in query.codes:
+        distances = np.bitwise_count(codes ^ code).sum(axis=1)
+        nearest = np.argsort(distances, kind="stable")[:8]
+        for owner in set(owners[nearest].tolist()):
+            expected[owner] += max(0, 1 - distances[nearest][owners[nearest] == owner].min() / 32)
+    votes = {found.path.name: found.votes for found in index.search(query)}
+    assert votes.keys() == {p.name for p, n in zip(paths, expected) if n > 0}
+    for path, n in zip(paths, expected):
+        assert votes.get(path.name, 0) == pytest.approx(n)
+
+
+def test_only_the_best_are_looked_at(shelf):
+    assert len(make_index(shelf).search(shelf / "query.jpg", best=1)) == 1
+
+
+def test_an_index_is_opened_as_it_was_made(shelf):
+    index = PhotoIndex.open(shelf / "x.index")
+    assert (index.size, index.features.n_features) == (300, 300)
+    assert index.features.model.n_bits_ == 128
+    assert found_names(index, shelf / "query.jpg")[0] == "astronaut"
+    assert result(index.update(shelf / "photos")) == (0, 6, 0)
+
+
+def test_nothing_is_done_again(folder, monkeypatch):
+    index = make_index(folder)
+    before = (folder / "x.index" / "codes.index").read_bytes()
+    monkeypatch.setattr(photo_index, "read_photo", None)
+    done = []
+    assert result(index.update(folder / "photos", advance=done.append)) == (0, 6, 0)
+    assert sum(done) == 6
+    assert (folder / "x.index" / "codes.index").read_bytes() == before
+
+
+def test_photographs_change_come_and_go(folder, picture):
+    index, photos = make_index(folder), folder / "photos"
+    cv2.imwrite(str(photos / "camera.png"), picture("gravel")[:200])
+    (photos / "new").mkdir()
+    cv2.imwrite(str(photos / "new" / "rocket.png"), picture("rocket"))
+    (photos / "brick.png").unlink()
+    assert result(index.update(photos)) == (2, 4, 1)
+    assert len(index) == 6
+    assert found_names(index, photos / "new" / "rocket.png")[0] == "rocket"
+    assert found_names(index, photos / "camera.png")[0] == "camera"
+    cv2.imwrite(str(folder / "old.png"), picture("camera"))
+    assert "brick" not in found_names(index, folder / "query.jpg")
+    old = read_photo(folder / "old.png", index.features, index.size)
+    assert all(one.n_inliers < 30 for one in index.search(old))
+    with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
+        kept = [read_photo(path, index.features, index.size) for path in photos.rglob("*.png")]
+        assert len(codes) == sum(len(photo.codes) for photo in kept)
+
+
+def test_a_photograph_that_was_only_touched_is_read_again(folder):
+    path = folder / "photos" / "coffee.png"
+    os.utime(path, ns=(10**18, 10**18))
+    index = make_index(folder)
+    assert result(index.update(folder / "photos")) == (1, 5, 0)
+    assert found_names(index, path)[0] == "coffee"
+    assert result(index.update(folder / "photos")) == (0, 6, 0)
+
+
+def test_folders_do_not_disturb_each_other(folder, write, picture):
+    index = make_index(folder)
+    other = write("other/gravel.png", picture("gravel")[:150]).parent
+    assert result(index.update(other)) == (1, 0, 0)
+    assert result(index.update(folder / "photos" / "inner")) == (0, 1, 0)
+    assert len(index) == 7
+    (other / "gravel.png").rename(other / "stones.png")
+    assert result(index.update(other)) == (1, 0, 1)
+    assert result(index.update(folder / "photos")) == (0, 6, 0)
+
+
+def test_what_cannot_be_read_does_not_stop_the_others(folder, picture):
+    index, photos = make_index(folder), folder / "photos"
+    (photos / "aaa.jpg").write_text("not a photograph")
+    (photos / "coffee.png").write_bytes((photos / "coffee.png").read_bytes()[:5000])
+    (photos / "notes.txt").write_text("not one that is asked for")
+    (photos / "folder.png").mkdir()
+    (photos / "link.png").symlink_to(photos / "nowhere.png")
+    cv2.imwrite(str(photos / "zzz.png"), picture("gravel")[:100])
+    done = index.update(photos)
+    assert result(done) == (1, 5, 0)
+    bad = [str((photos / name).resolve()) for name in ("aaa.jpg", "coffee.png")]
+    assert sorted(done.unreadable) == bad
+    assert all("not a picture that can be read" in why for why in done.unreadable.values())
+    assert len(index) == 6
+    assert "coffee" not in found_names(index, folder / "query.jpg")
+    cv2.imwrite(str(photos / "coffee.png"), picture("coffee"))
+    assert result(index.update(photos)) == (1, 6, 0)
+
+
+def test_photographs_in_which_nothing_stands_out(tmp_path, write, flat, shelf):
+    index = make_index(tmp_path)
+    photos = write("photos/flat.png", flat).parent
+    assert result(index.update(photos)) == (1, 0, 0)
+    assert result(index.update(photos)) == (0, 1, 0)
+    assert index.search(shelf / "query.jpg") == []
+    with pytest.raises(ValueError, match=r"flat\.png has no keypoints"):
+        make_index(shelf).search(photos / "flat.png")
+
+
+def break_lines(patch, after):
+    """Batches of two, and the lines of the one after so many are never written."""
+    batches = []
+
+    class Broken(sqlite3.Connection):
+        def executemany(self, what, rows):
+            if what.startswith("INSERT INTO photos"):
+                if len(batches) == after:
+                    raise OSError("the power is gone")
+                batches.append(rows)
+            return super().executemany(what, rows)
+
+    patch.setattr(photo_index, "_BATCH", 2)
+    patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Broken))
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_breaking_off_between_codes_and_lines(folder, picture, monkeypatch, after):
+    index, photos = make_index(folder), folder / "photos"
+    for i, name in enumerate(("gravel", "rocket", "grass")):
+        cv2.imwrite(str(photos / f"new{i}.png"), picture(name)[:200])
+    cv2.imwrite(str(photos / "camera.png"), picture("camera")[:300])
+    with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
+        n_before = len(codes)
+    with monkeypatch.context() as patch:
+        break_lines(patch, after)
+        with pytest.raises(OSError, match="the power is gone"):
+            index.update(photos)
+    with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
+        assert len(codes) > n_before
+    assert len(index) == 5 + 2 * after
+    assert found_names(index, folder / "query.jpg")[0] == "astronaut"
+    assert result(index.update(photos)) == (4 - 2 * after, 5 + 2 * after, 0)
+    kept = {path: read_photo(path, index.features, 300) for path in photos.rglob("*.png")}
+    with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
+        assert len(codes) == sum(len(photo.codes) for photo in kept.values())
+    for path, photo in kept.items():
+        first = index.search(photo, best=1)[0]
+        assert first.path == path.resolve()
+        assert (first.matches.pairs[:, 0] == first.matches.pairs[:, 1]).all()
+    assert result(index.update(photos)) == (0, 9, 0)
+
+
+def test_another_model_size_or_number_of_features_is_refused(folder):
+    before = {p: p.read_bytes() for p in (folder / "x.index").iterdir()}
+    others = {
+        "model": {"n_bits": 64},
+        "size": {"size": 200},
+        "n_features": {"n_features": 100},
+    }
+    for name, options in others.items():
+        index = make_index(folder, **options)
+        for work in (
+            lambda index=index: index.update(folder / "photos"),
+            lambda index=index: index.search(folder / "query.jpg"),
+        ):
+            with pytest.raises(ValueError, match=f"another {name}"):
+                work()
+    assert {p: p.read_bytes() for p in (folder / "x.index").iterdir()} == before
+
+
+def test_features_of_another_kind(tmp_path, shelf):
+    features = HashedFeatures(cv2.SIFT_create(nfeatures=100), load_pretrained("sift", 64))
+    index = PhotoIndex(tmp_path / "x.index", features, size=None)
+    assert result(index.update(shelf / "photos")) == (6, 0, 0)
+    assert found_names(index, shelf / "query.jpg")[0] == "astronaut"
+    with pytest.raises(ValueError, match="another kind"):
+        PhotoIndex.open(tmp_path / "x.index")
+
+
+def test_all_keypoints_at_full_size(tmp_path, shelf):
+    index = PhotoIndex(tmp_path / "x.index", HashedSIFT(64), size=None)
+    index.update(shelf / "photos" / "inner")
+    again = PhotoIndex.open(tmp_path / "x.index")
+    assert (again.size, again.features.n_features) == (None, 0)
+    assert len(again) == 1
+
+
+def test_a_folder_of_something_else_is_not_touched(tmp_path, shelf):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "letter.txt").write_text("dear reader")
+    with pytest.raises(ValueError, match="something else"):
+        make_index(tmp_path, name="taken").update(shelf / "photos")
+    assert [p.name for p in (tmp_path / "taken").iterdir()] == ["letter.txt"]
+    with pytest.raises(ValueError, match="something else"):
+        make_index(tmp_path / "taken", name="letter.txt").update(shelf / "photos")
+    assert (tmp_path / "taken" / "letter.txt").read_text() == "dear reader"
+    (tmp_path / "empty").mkdir()
+    make_index(tmp_path, name="empty").update(shelf / "photos" / "inner")
+    assert (tmp_path / "empty" / "photos.sqlite").exists()
+
+
+def test_no_photographs_make_no_index(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "notes.txt").touch()
+    with pytest.raises(ValueError, match="no photographs in"):
+        make_index(tmp_path).update(tmp_path / "photos")
+    with pytest.raises(ValueError, match="not a folder"):
+        make_index(tmp_path).update(tmp_path / "nowhere")
+    assert [p.name for p in tmp_path.iterdir()] == ["photos"]
+
+
+def test_a_missing_or_damaged_index_is_told(folder, tmp_path):
+    for work in (
+        lambda: PhotoIndex.open(tmp_path / "nothing"),
+        lambda: len(make_index(tmp_path)),
+        lambda: make_index(tmp_path).search(folder / "query.jpg"),
+    ):
+        with pytest.raises(FileNotFoundError, match="no index of photographs"):
+            work()
+    assert not (tmp_path / "x.index").exists()
+    (folder / "x.index" / "photos.sqlite").write_bytes(b"damaged" * 1000)
+    with pytest.raises(ValueError, match=r"photos\.sqlite is damaged"):
+        PhotoIndex.open(folder / "x.index")
+
+
+def sources(page):
+    return re.findall(r"""src\s*=\s*["']?([^"'\s>]*)""", page)
+
+
+def test_the_commands(shelf, tmp_path, run):
+    where = ("--index", tmp_path / "y.index")
+    options = ("--features", 300, "--size", 300)
+    told = run("index", shelf / "photos", *where, *options, "--json")
+    assert told.pop("seconds") >= 0
+    assert told == {
+        "index": str(tmp_path / "y.index"),
+        "photographs": 6,
+        "added": 6,
+        "unchanged": 0,
+        "removed": 0,
+        "rows": [],
+    }
+    assert run("index", shelf / "photos", *where, *options, "--json")["unchanged"] == 6
+    page = tmp_path / "page.html"
+    told = run("search", shelf / "query.jpg", *where, "--best", 3, "-o", page, "--json")
+    expected = make_index(shelf).search(shelf / "query.jpg", best=3)
+    assert (told["query"], told["photographs"]) == (str(shelf / "query.jpg"), 6)
+    assert told["page"] == str(page.resolve())
+    assert [row["photograph"] for row in told["rows"]] == [str(one.path) for one in expected]
+    assert [row["sure"] for row in told["rows"]] == ["yes" if o.is_sure else "no" for o in expected]
+    assert [row["inliers"] for row in told["rows"]] == [one.n_inliers for one in expected]
+    assert [row["matches"] for row in told["rows"]] == [len(o.matches.pairs) for o in expected]
+    assert "astronaut.png" in run("search", shelf / "query.jpg", *where, "-o", page)
+    assert "unchanged: 6" in run("index", shelf / "photos", *where, *options)
+
+
+def test_the_page_needs_no_other_file(shelf, tmp_path, run):
+    page = tmp_path / "page.html"
+    run("search", shelf / "query.jpg", "--index", shelf / "x.index", "--best", 4, "-o", page)
+    text = page.read_text(encoding="utf-8")
+    start = "data:image/jpeg;base64,"
+    assert len(sources(text)) == 4
+    assert all(source.startswith(start) for source in sources(text))
+    assert not re.findall(r"(?:href|url\(|@import|<script|<link)", text)
+    pixels = np.frombuffer(base64.b64decode(sources(text)[0].removeprefix(start)), np.uint8)
+    drawn = cv2.imdecode(pixels, cv2.IMREAD_COLOR).astype(int)
+    assert drawn.shape == (300, 608, 3)
+    assert (drawn[..., 1] > drawn[..., [0, 2]].max(axis=2) + 60).sum() > 1000
+    assert text.index("astronaut.png") < text.index("<img")
+    found = make_index(shelf).search(shelf / "query.jpg", best=4)
+    assert text.count("may be chance") == sum(one.n_inliers < 15 for one in found) > 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_names_on_the_page_are_escaped(tmp_path, write, picture, run):
+    name = """<b onclick='x'>&"1".png"""
+    photos = write(f"photos/{name}", picture()).parent
+    query = write("<script>alert(1)<!--.png", picture())
+    where = ("--index", tmp_path / "x.index")
+    run("index", photos, *where)
+    run("search", query, *where, "-o", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "&lt;b onclick=&#x27;x&#x27;&gt;&amp;&quot;1&quot;.png" in text
+    assert "&lt;script&gt;alert(1)&lt;!--.png" in text
+    assert "<b onclick" not in text
+    assert "<script" not in text
+    assert "<!--" not in text
+    assert all(source.startswith("data:") for source in sources(text))
+
+
+def test_a_photograph_that_is_gone_is_told_on_the_page(folder, run):
+    (folder / "photos" / "astronaut.png").unlink()
+    page = folder / "page.html"
+    run("search", folder / "query.jpg", "--index", folder / "x.index", "--best", 2, "-o", page)
+    text = page.read_text(encoding="utf-8")
+    assert "No such file" in text
+    assert len(sources(text)) == 1
+
+
+def test_one_s_own_model(shelf, tmp_path, run):
+    load_pretrained("sift", 64).save(tmp_path / "own")
+    where = ("--index", tmp_path / "y.index")
+    run("index", shelf / "photos", *where, "--model", tmp_path / "own", "--features", 200)
+    assert PhotoIndex.open(tmp_path / "y.index").features.model.n_bits_ == 64
+    told = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
+    assert told["rows"][0]["photograph"].endswith("astronaut.png")
+
+
+def test_a_page_of_nothing(tmp_path, write, flat, shelf, run):
+    where = ("--index", tmp_path / "x.index")
+    run("index", write("photos/flat.png", flat).parent, *where)
+    told = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
+    assert told["rows"] == []
+    assert "None of the photographs" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_what_goes_wrong_is_said(shelf, tmp_path, write, flat, run):
+    page, where = tmp_path / "page.html", ("--index", shelf / "x.index")
+    plain = write("flat.png", flat)
+    (tmp_path / "text.jpg").write_text("not a photograph")
+    files = set(tmp_path.iterdir())
+    assert "flat.png has no keypoints" in run("search", plain, *where, "-o", page, fail=True)
+    told = run("search", tmp_path / "text.jpg", *where, "-o", page, fail=True)
+    assert "text.jpg is not a picture" in told
+    assert "No such file" in run("search", tmp_path / "no.jpg", *where, "-o", page, fail=True)
+    missing = ("--index", tmp_path / "no.index")
+    told = run("search", shelf / "query.jpg", *missing, "-o", page, fail=True)
+    assert f"there is no index of photographs: {tmp_path / 'no.index'}" in told
+    nowhere = tmp_path / "nowhere" / "page.html"
+    assert "does not exist" in run("search", shelf / "query.jpg", "-o", nowhere, fail=True)
+    assert "not a folder" in run("index", tmp_path / "nowhere", *missing, fail=True)
+    told = run("index", shelf / "photos", *where, "--features", 300, fail=True)
+    assert "another size (300, now 1600)" in told
+    assert "something else" in run("index", shelf / "photos", "--index", tmp_path, fail=True)
+    assert set(tmp_path.iterdir()) == files
+
+
+def test_unreadable_photographs_are_listed(tmp_path, write, picture, run):
+    photos = write("photos/good.png", picture()).parent
+    (photos / "bad.jpg").write_text("not a photograph")
+    told = run("index", photos, "--index", tmp_path / "x.index", "--json")
+    assert (told["photographs"], told["added"]) == (1, 1)
+    (row,) = told["rows"]
+    assert row["unreadable"] == str((photos / "bad.jpg").resolve())
+    assert "not a picture" in row["why"]

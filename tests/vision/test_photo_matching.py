@@ -1,0 +1,357 @@
+"""Two photographs: matches, geometry, pictures of them, and `kdiffhash match`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from kdiffhash import HashedSIFT, RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_picture
+from kdiffhash.vision.peers import match_with
+from kdiffhash.vision.photos import read_image
+
+CORNERS = np.array([[0, 0], [359, 0], [0, 359], [359, 359]], float)
+
+
+@pytest.fixture
+def run(command):
+    return partial(command, "match")
+
+
+@pytest.fixture
+def photos(two_photos):
+    return [read_photo(path, HashedSIFT()) for path in two_photos]
+
+
+def through(H, places):
+    moved = np.column_stack([places, np.ones(len(places))]) @ H.T
+    return moved[:, :2] / moved[:, 2:]
+
+
+def matches_of(left, right, inliers):
+    numbers = np.repeat(np.arange(len(left))[:, None], 2, axis=1)
+    return PhotoMatches(numbers, np.float32(left), np.float32(right), np.array(inliers, bool), None)
+
+
+def is_green(pixels):
+    blue, green, red = np.moveaxis(pixels.astype(int), -1, 0)
+    return (green > red + 60) & (green > blue + 60)
+
+
+def is_red(pixels):
+    blue, green, red = np.moveaxis(pixels.astype(int), -1, 0)
+    return (red > green + 60) & (red > blue + 60)
+
+
+def test_a_photo_has_its_keypoints_and_codes(two_photos, picture):
+    photo = read_photo(two_photos[0], HashedSIFT(128))
+    keypoints, codes = HashedSIFT(128).detectAndCompute(picture())
+    assert photo.name == "a.png"
+    np.testing.assert_array_equal(photo.image, picture())
+    np.testing.assert_array_equal(photo.points, np.float32([k.pt for k in keypoints]))
+    np.testing.assert_array_equal(photo.codes, codes)
+
+
+def test_a_homography_is_found(photos, homography, agree):
+    found = match_photos(*photos, geometry="homography")
+    good = agree(found.left, found.right)
+    assert found.inliers.sum() > 150
+    assert good[found.inliers].mean() > 0.98
+    assert found.inliers[good].mean() > 0.95
+    error = through(found.model, CORNERS) - through(homography, CORNERS)
+    assert np.linalg.norm(error, axis=1).max() < 2
+
+
+def test_an_epipolar_geometry_is_found(photos, agree):
+    found = match_photos(*photos)
+    assert found.inliers.sum() > 150
+    assert agree(found.left, found.right)[found.inliers].mean() > 0.95
+    assert np.linalg.matrix_rank(found.model, 1e-6 * np.abs(found.model).max()) == 2
+    lines = np.column_stack([found.left, np.ones(len(found.left))]) @ found.model.T
+    off = np.abs((lines[:, :2] * found.right).sum(axis=1) + lines[:, 2])
+    off = off / np.linalg.norm(lines[:, :2], axis=1)
+    assert np.percentile(off[found.inliers], 95) < 4
+    assert match_photos(*photos, tolerance=1e-3).inliers.sum() < found.inliers.sum()
+
+
+def test_matches_without_a_geometry(photos):
+    a, b = photos
+    found = match_photos(a, b, ratio=0.7, geometry="none", threads=1)
+    expected = match_codes(a.codes, b.codes, ratio=0.7).pairs
+    np.testing.assert_array_equal(found.pairs, expected)
+    np.testing.assert_array_equal(found.left, a.points[expected[:, 0]])
+    np.testing.assert_array_equal(found.right, b.points[expected[:, 1]])
+    assert found.inliers.all()
+    assert found.model is None
+    assert len(match_photos(a, b, ratio=None, geometry="none").pairs) > len(expected)
+
+
+def test_the_same_photographs_give_the_same_matches(photos):
+    first, second = (match_photos(*photos) for _ in range(2))
+    np.testing.assert_array_equal(first.inliers, second.inliers)
+    np.testing.assert_array_equal(first.model, second.model)
+
+
+@pytest.mark.parametrize("geometry", ["fundamental", "homography"])
+def test_few_matches_have_no_geometry(two_photos, write, flat, geometry):
+    some = [read_photo(path, HashedSIFT(n_features=5)) for path in two_photos]
+    found = match_photos(*some, geometry=geometry)
+    assert 0 < len(found.pairs) < 8
+    nothing = read_photo(write("flat.png", flat), HashedSIFT())
+    none = match_photos(some[0], nothing, geometry=geometry)
+    assert none.pairs.shape == (0, 2)
+    for matches in (found, none):
+        assert not matches.inliers.any()
+        assert matches.inliers.shape == (len(matches.pairs),)
+        assert matches.model is None
+
+
+def test_places_that_tell_nothing_have_no_geometry(photos):
+    a, b = (replace(photo, points=np.full_like(photo.points, 7)) for photo in photos)
+    for geometry in ("fundamental", "homography"):
+        assert not match_photos(a, b, geometry=geometry).inliers.any()
+
+
+def test_another_geometry_is_refused(photos):
+    with pytest.raises(ValueError, match="fundamental, homography or none, got 'affine'"):
+        match_photos(*photos, geometry="affine")
+
+
+def test_large_photographs_are_reduced(picture, write):
+    path = write("a.png", picture()[:240])
+    reduced = read_photo(path, HashedSIFT(), size=180)
+    assert reduced.image.shape == (120, 180)
+    half = picture()[:240].reshape(120, 2, 180, 2).mean(axis=(1, 3))
+    assert np.abs(reduced.image - half).max() <= 0.5
+    assert reduced.points[:, 0].max() < 180
+    assert read_image(path, 400).shape == read_image(path, None).shape == (240, 360)
+    wide = write("wide.png", np.zeros((100, 2000), np.uint8))
+    assert read_image(wide).shape == (80, 1600)
+    assert read_image(write("line.png", np.zeros((1, 2000), np.uint8)), 100).shape == (1, 100)
+
+
+UPRIGHT = {
+    1: lambda a: a,
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: np.transpose,
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(a, 2).T,
+    8: np.rot90,
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_photographs_are_turned_upright(picture, tmp_path, orientation):
+    stored = picture("coins")
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png"), UPRIGHT[orientation](stored))
+
+
+def test_a_camera_s_jpeg_is_turned_upright(picture, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored = Image.fromarray(picture("coins"))
+    stored.save(tmp_path / "plain.jpg")
+    stored.save(tmp_path / "turned.jpg", exif=exif)
+    plain, turned = (read_image(tmp_path / f"{name}.jpg") for name in ("plain", "turned"))
+    np.testing.assert_array_equal(turned, np.rot90(plain, -1))
+
+
+def test_colour_and_sixteen_bits_are_read(picture, tmp_path):
+    image = picture()
+    Image.fromarray(np.dstack([image] * 3)).save(tmp_path / "colour.png")
+    Image.fromarray(image.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    for name in ("colour", "deep"):
+        np.testing.assert_array_equal(read_image(tmp_path / f"{name}.png"), image)
+
+
+def test_inliers_are_drawn_green_over_red():
+    a, b = np.zeros((100, 120), np.uint8), np.full((80, 90), 200, np.uint8)
+    left, right = [[20, 30], [60, 70]], [[40, 30], [70, 20]]
+    drawn = draw_matches(a, b, matches_of(left, right, [True, False]))
+    assert drawn.shape == (100, 120 + 8 + 90, 3)
+    assert drawn.dtype == np.uint8
+    second = 120 + 8
+    for x, y in [(20, 30), (second + 40, 30), (100, 30)]:
+        assert is_green(drawn[y, x])
+    for x, y in [(60, 70), (second + 70, 20)]:
+        assert is_red(drawn[y, x])
+    assert (drawn[5, 5] == 100).all()
+    assert (drawn[75, second + 5] == 200).all()
+    assert (drawn[95, second + 5] == 255).all()
+    assert (drawn[50, 123] == 255).all()
+    named = draw_matches(a, b, matches_of(left, right, [True, False]), "two matches")
+    assert named.shape == (144, 218, 3)
+    np.testing.assert_array_equal(named[44:], drawn)
+    assert (named[:44] < 100).any()
+
+
+def test_no_matches_are_drawn_too():
+    a = np.zeros((50, 60), np.uint8)
+    drawn = draw_matches(a, a, matches_of(np.empty((0, 2)), np.empty((0, 2)), []))
+    assert drawn.shape == (50, 128, 3)
+    assert not is_green(drawn).any()
+
+
+def test_of_many_matches_some_are_drawn():
+    places = np.column_stack([np.full(1000, 50), 4 * np.arange(1000)])
+    inliers = np.arange(1000) % 4 > 0
+    a = np.zeros((4000, 100), np.uint8)
+    drawn = draw_matches(a, a, matches_of(places, places, inliers))
+    between = drawn[places[:, 1], 104]
+    n_green, n_red = is_green(between).sum(), is_red(between).sum()
+    assert 200 < n_green + n_red <= 400
+    assert abs(n_green / (n_green + n_red) - 0.75) < 0.01
+
+
+def test_large_photographs_are_drawn_smaller():
+    a = np.zeros((900, 1500), np.uint8)
+    drawn = draw_matches(a, a, matches_of([[1500 / 2, 450]], [[30, 60]], [True]))
+    assert drawn.shape == (600, 2008, 3)
+    assert is_green(drawn[300, 500])
+    assert is_green(drawn[40, 1008 + 20])
+
+
+def test_pictures_are_written(tmp_path):
+    drawn = draw_matches(*[np.zeros((50, 60), np.uint8)] * 2, matches_of([[9, 9]], [[9, 9]], [1]))
+    for name in ("a.png", "b.jpg", "c.jpeg", "D.PNG"):
+        write_picture(drawn, tmp_path / name)
+        again = cv2.imread(str(tmp_path / name))
+        assert again.shape == drawn.shape
+        if name.lower().endswith("png"):
+            np.testing.assert_array_equal(again, drawn)
+    write_picture(drawn[:20], tmp_path / "a.png")
+    assert cv2.imread(str(tmp_path / "a.png")).shape == (20, 128, 3)
+    for name in ("a.gif", "a.html", "a"):
+        with pytest.raises(ValueError, match=r"\.png or \.jpg"):
+            write_picture(drawn, tmp_path / name)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.png", "b.jpg", "c.jpeg", "D.PNG"}
+
+
+def test_the_command(two_photos, photos, tmp_path, run):
+    told = run(*two_photos, "--json")
+    found = match_photos(*photos)
+    assert (told["a"], told["b"]) == tuple(map(str, two_photos))
+    assert told["geometry"] == "fundamental"
+    (row,) = told["rows"]
+    assert row.pop("matching_ms") >= 0
+    assert row == {
+        "method": "kdiffhash, 256 bits",
+        "features_a": len(photos[0].codes),
+        "features_b": len(photos[1].codes),
+        "matches": len(found.pairs),
+        "inliers": int(found.inliers.sum()),
+    }
+    out = tmp_path / "matches.png"
+    assert run(*two_photos, "-o", out, "--json")["written"] == str(out)
+    drawn = cv2.imread(str(out))
+    assert drawn.shape == (44 + 360, 360 + 8 + 360, 3)
+    ends = np.rint(found.left[found.inliers]).astype(int)
+    assert is_green(drawn[44 + ends[:, 1], ends[:, 0]]).mean() > 0.9
+    assert "kdiffhash, 256 bits" in run(*two_photos)
+
+
+def test_options_of_the_command(two_photos, run):
+    options = "--bits 128 --features 100 --size 200 --ratio 0.7 --tolerance 1 --threads 1"
+    told = run(*two_photos, *options.split(), "--geometry", "homography", "--json")
+    a, b = (read_photo(path, HashedSIFT(128, 100), 200) for path in two_photos)
+    found = match_photos(a, b, ratio=0.7, geometry="homography", tolerance=1)
+    (row,) = told["rows"]
+    assert row["method"] == "kdiffhash, 128 bits"
+    assert (row["features_a"], row["features_b"]) == (len(a.codes), len(b.codes))
+    assert (row["matches"], row["inliers"]) == (len(found.pairs), found.inliers.sum())
+    told = run(*two_photos, "--geometry", "none", "--json")
+    assert told["rows"][0]["inliers"] is None
+
+
+def test_comparing_with_others(two_photos, tmp_path, run):
+    told = run(*two_photos, "--compare", "-o", tmp_path / "all.jpg", "--json")
+    assert [row["method"] for row in told["rows"]] == ["kdiffhash, 256 bits", "SIFT", "ORB"]
+    ours, sift, orb = told["rows"]
+    assert ours["features_a"] == sift["features_a"]
+    for row in (ours, sift, orb):
+        assert 20 < row["inliers"] <= row["matches"] <= row["features_a"]
+    image = cv2.imread(str(tmp_path / "all.jpg"))
+    assert image.shape == (3 * (44 + 360), 360 + 8 + 360, 3)
+
+
+def test_others_are_matched_as_a_plain_loop_does(two_photos):
+    a, b = (read_image(path) for path in two_photos)
+    peer = match_with("SIFT", a, b, 150, "none", 2.0)
+    left, right = (cv2.SIFT_create(150).detectAndCompute(i, None)[1] for i in (a, b))
+    assert peer.n_features == (len(left), len(right))
+    table = np.linalg.norm(left[:, None] - right[None], axis=2)
+    expected = []
+    for i, row in enumerate(table):
+        first, second = np.argsort(row)[:2]
+        if row[first] < 0.8 * row[second] and np.argmin(table[:, first]) == i:
+            expected.append([i, int(first)])
+    assert len(expected) > 30
+    assert peer.matches.pairs.tolist() == expected
+
+
+def test_others_find_nothing_where_there_is_nothing(flat, picture):
+    for name in ("SIFT", "ORB"):
+        for a, b in ((flat, picture()), (picture(), flat)):
+            peer = match_with(name, a, b, 0, "fundamental", 2.0)
+            assert peer.matches.pairs.shape == (0, 2)
+            assert 0 in peer.n_features
+
+
+def test_one_s_own_model(two_photos, tmp_path, run):
+    load_pretrained("sift", 64).save(tmp_path / "own")
+    for own, options in (((), ("--bits", 64)), (("--bits", 40), ("--bits", 40))):
+        told = run(*two_photos, "--model", tmp_path / "own", *own, "--json")
+        expected = run(*two_photos, *options, "--json")
+        for row in (told["rows"][0], expected["rows"][0]):
+            del row["matching_ms"]
+        assert told == expected
+    rows = np.random.default_rng(0).normal(size=(100, 12))
+    narrow = RandomHyperplaneHash(64, random_state=0).fit(rows, np.arange(100) // 2)
+    narrow.save(tmp_path / "narrow")
+    told = run(*two_photos, "--model", tmp_path / "narrow", fail=True)
+    assert "12 features" in told
+
+
+def test_what_goes_wrong_is_said(two_photos, flat, write, tmp_path, run):
+    good, jpeg = two_photos
+    out = tmp_path / "out.png"
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes(jpeg.read_bytes()[: jpeg.stat().st_size // 2])
+    text = tmp_path / "text.jpg"
+    text.write_text("not a photograph")
+    empty = tmp_path / "empty.jpg"
+    empty.touch()
+    folder = tmp_path / "folder.jpg"
+    folder.mkdir()
+    files = set(tmp_path.iterdir())
+    for bad in (cut, text, empty, folder):
+        for both in ((bad, good), (good, bad)):
+            told = run(*both, "--out", out, fail=True)
+            assert f"{bad} is not a picture that can be read" in told
+    missing = tmp_path / "missing.jpg"
+    assert f"No such file or directory: {missing}" in run(missing, good, "-o", out, fail=True)
+    assert set(tmp_path.iterdir()) == files
+    plain = write("flat.png", flat)
+    assert "flat.png has no keypoints" in run(good, plain, "--out", out, fail=True)
+    assert ".png or .jpg" in run(missing, jpeg, "--out", tmp_path / "out.gif", fail=True)
+    told = run(good, jpeg, "--out", tmp_path / "nowhere" / "out.png", fail=True)
+    assert "nowhere does not exist" in told
+    assert "is a folder" in run(good, jpeg, "--out", folder, fail=True)
+    assert "1..512" in run(good, jpeg, "--bits", 513, fail=True)
+    assert set(tmp_path.iterdir()) == {*files, plain}
+
+
+def test_an_old_picture_stays_if_something_goes_wrong(two_photos, tmp_path, run):
+    (tmp_path / "out.png").write_bytes(b"old")
+    run(two_photos[0], tmp_path / "missing.jpg", "-o", tmp_path / "out.png", fail=True)
+    assert (tmp_path / "out.png").read_bytes() == b"old"
