@@ -163,3 +163,11 @@ def test_a_byte_of_damage_is_noticed(things, tmp_path):
     path.write_bytes(content.replace(b'\\"format\\": 2', b'\\"format\\": 1'))
     with pytest.raises(ModelFileError, match="checksum"):
         kdiffhash.load(path)
+
+
+def test_none_of_its_basis_is_a_descriptor_of_the_scenes(scenes):
+    basis = {row.tobytes() for row in kdiffhash.load_pretrained().basis_.astype(np.float16)}
+    for name in ("caliterra", "boruszyn", "brighton-beach"):
+        rows = np.asarray(kdiffhash.load_scene(scenes / name).descriptors, np.float32)
+        rows = np.sqrt(rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)).astype(np.float16)
+        assert not any(row.tobytes() in basis for row in rows)

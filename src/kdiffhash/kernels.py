@@ -24,6 +24,7 @@ TileFunction = Callable[[Rows, int], Rows]
 _LOG2_E = 1.4426950408889634
 _GROUPS = 10  # of k-means for each basis row, where there are rows enough
 _GROUP_SIZE = 10  # rows of a group, about, at least
+_SMALL_GROUP = 4  # rows of a group that is too small to be chosen
 _EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of covariances tame
 
 
@@ -302,7 +303,8 @@ def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
     """Some of the centres of k-means over preprocessed rows, at most as many as there are rows.
 
     There are more groups than are needed, and a random choice of them is taken: centres of large
-    groups are all alike, and a hasher on them is less accurate than on random rows.
+    groups are all alike, and a hasher on them is less accurate than on random rows. Where there
+    are rows enough, no centre is a row itself: each is the mean of several.
     """
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
@@ -317,5 +319,14 @@ def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
         random_state=int(rng.integers(2**31)),
     )
     with threadpool_limits(1, user_api="openmp"):
-        centres: Rows = means.fit(rows).cluster_centers_.astype(np.float32)
-    return centres[np.sort(rng.choice(len(centres), n_basis, replace=False))]
+        groups = means.fit(rows).predict(rows)
+    sizes = np.bincount(groups, minlength=means.n_clusters)
+    chosen = rng.permutation(means.n_clusters)
+    chosen = chosen[np.argsort(sizes[chosen] < _SMALL_GROUP, kind="stable")][:n_basis]
+    order = np.argsort(groups, kind="stable")
+    ends = np.cumsum(sizes)
+    centres: Rows = means.cluster_centers_[chosen].astype(np.float32)
+    for i, group in enumerate(chosen):  # where its rows are; the last step of k-means was before
+        if sizes[group]:
+            centres[i] = rows[order[ends[group] - sizes[group] : ends[group]]].mean(axis=0)
+    return centres

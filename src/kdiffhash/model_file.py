@@ -46,7 +46,8 @@ def save(hasher: BaseHasher, path: str | os.PathLike[str], *, half: bool = False
     header, arrays = _contents(hasher)
     if half:
         for name in _HALVES & arrays.keys():
-            small = arrays[name].astype(np.float16)
+            with np.errstate(over="ignore"):
+                small = arrays[name].astype(np.float16)
             if not np.array_equal(small, arrays[name]):
                 raise ValueError(f"{name} does not fit into float16; round it, and learn the rest")
             arrays[name] = small

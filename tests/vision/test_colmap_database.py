@@ -307,6 +307,18 @@ def cut_points(path):
     execute(path, "UPDATE keypoints SET data = substr(data, 1, 100) WHERE rows > 0")
 
 
+def odd_points(path):
+    execute(path, "UPDATE keypoints SET data = substr(data, 1, length(data) - 1)")
+
+
+def no_cameras(path):
+    execute(path, "DELETE FROM cameras")
+
+
+def no_mark(path):
+    execute(path, "CREATE TABLE kdiffhash (model TEXT, bits INTEGER)")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -319,6 +331,9 @@ def cut_points(path):
         (one_image, "has 1 images with descriptors"),
         (other_width, "64 bytes, but the model takes 128"),
         (cut_points, "do not fit together"),
+        (odd_points, "do not fit together"),
+        (no_cameras, "has no camera"),
+        (no_mark, "does not say of which model"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -455,3 +470,16 @@ def test_nothing_is_left_where_shrinking_goes_wrong(database, tmp_path, run):
         told = run("shrink", database, "-o", tmp_path / "small.db", fail=True)
         assert str(database) in told
         assert files_in(tmp_path) == {"database.db"}
+
+
+def test_a_copy_is_not_replaced(database, tmp_path, run):
+    (tmp_path / "copy.db").write_text("mine")
+    before = contents(database)
+    told = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
+    assert "--keep" in told
+    assert "there already" in told
+    assert "would be replaced" in run("match", database, "--keep", database, fail=True)
+    assert (tmp_path / "copy.db").read_text() == "mine"
+    assert contents(database) == before
+    told = run("match", database, "--keep", tmp_path / "nowhere" / "copy.db", fail=True)
+    assert "--keep: the folder" in told

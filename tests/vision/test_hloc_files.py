@@ -272,3 +272,31 @@ def test_what_else_goes_wrong_is_said(features, tmp_path, run):
         pairs.write_text(text)
         assert words in run("match", features, "-o", out, "--pairs", pairs, fail=True)
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "pairs.txt"}
+
+
+def test_links_that_lead_nowhere_or_elsewhere(features, tmp_path, run):
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["secret"] = np.zeros(3)
+    for link in (h5py.SoftLink("/nowhere"), h5py.ExternalLink(str(other), "secret")):
+        with h5py.File(features, "a") as file:
+            del file["db/1.jpg/scores"]
+            file["db/1.jpg/scores"] = link
+        told = run("encode", features, "-o", tmp_path / "codes.h5", fail=True)
+        assert "features.h5" in told
+        assert not (tmp_path / "codes.h5").exists()
+
+
+def test_names_that_hloc_cannot_tell_apart(features, tmp_path, run):
+    with h5py.File(features, "a") as file:
+        file.copy(file["db/1.jpg"], file, "db-1.jpg")
+    told = run("match", features, "-o", tmp_path / "matches.h5", fail=True)
+    assert "db-1.jpg and db/1.jpg" in told
+    assert not (tmp_path / "matches.h5").exists()
+
+
+def test_features_are_not_replaced(features, run):
+    before = features.read_bytes()
+    for what in ("encode", "match"):
+        assert "would be replaced" in run(what, features, "-o", features, fail=True)
+    assert features.read_bytes() == before

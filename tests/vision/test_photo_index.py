@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 from functools import partial
 
 import cv2
@@ -111,7 +112,7 @@ def test_only_the_best_are_looked_at(shelf):
 
 def test_an_index_is_opened_as_it_was_made(shelf):
     index = PhotoIndex.open(shelf / "x.index")
-    assert (index.size, index.features.n_features) == (300, 300)
+    assert (index.size, index.features.options) == (300, {"n_features": 300})
     assert index.features.model.n_bits_ == 128
     assert found_names(index, shelf / "query.jpg")[0] == "astronaut"
     assert result(index.update(shelf / "photos")) == (0, 6, 0)
@@ -243,7 +244,7 @@ def test_another_model_size_or_number_of_features_is_refused(folder):
     others = {
         "model": {"n_bits": 64},
         "size": {"size": 200},
-        "n_features": {"n_features": 100},
+        "sift": {"n_features": 100},
     }
     for name, options in others.items():
         index = make_index(folder, **options)
@@ -269,7 +270,7 @@ def test_all_keypoints_at_full_size(tmp_path, shelf):
     index = PhotoIndex(tmp_path / "x.index", HashedSIFT(64), size=None)
     index.update(shelf / "photos" / "inner")
     again = PhotoIndex.open(tmp_path / "x.index")
-    assert (again.size, again.features.n_features) == (None, 0)
+    assert (again.size, again.features.options) == (None, {"n_features": 0})
     assert len(again) == 1
 
 
@@ -431,3 +432,52 @@ def test_unreadable_photographs_are_listed(tmp_path, write, picture, run):
     (row,) = told["rows"]
     assert row["unreadable"] == str((photos / "bad.jpg").resolve())
     assert "not a picture" in row["why"]
+
+
+def test_codes_that_were_lost_are_made_again(folder):
+    (folder / "x.index" / "codes.index").unlink()
+    index = make_index(folder)
+    assert result(index.update(folder / "photos")) == (6, 0, 0)
+    assert found_names(index, folder / "query.jpg")[0] == "astronaut"
+    assert result(index.update(folder / "photos")) == (0, 6, 0)
+
+
+def test_numbers_of_photographs_are_not_used_again(folder):
+    index = make_index(folder)
+
+    def numbers():
+        with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as lines:
+            return {number for (number,) in lines.execute("SELECT number FROM photos")}
+
+    before = numbers()
+    gone = max((folder / "photos").glob("*.png"), key=lambda path: path.name)
+    content = gone.read_bytes()
+    gone.unlink()
+    index.update(folder / "photos")
+    gone.write_bytes(content)
+    index.update(folder / "photos")
+    assert len(numbers()) == 6
+    assert not (numbers() - before) & before
+    assert max(numbers()) > max(before)
+
+
+def test_options_of_sift_are_kept(tmp_path, shelf):
+    made = PhotoIndex(tmp_path / "x.index", HashedSIFT(64, 100, contrastThreshold=0.2))
+    made.update(shelf / "photos" / "inner")
+    again = PhotoIndex.open(tmp_path / "x.index")
+    path = shelf / "query.jpg"
+    sizes = [len(read_photo(path, one.features).codes) for one in (made, again)]
+    assert sizes[0] == sizes[1] < 100
+
+
+def test_a_database_of_someone_else_is_left_alone(tmp_path, shelf):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "photos.sqlite")) as mine:
+        mine.execute("CREATE TABLE photos (title TEXT)")
+        mine.commit()
+    before = (folder / "photos.sqlite").read_bytes()
+    with pytest.raises(ValueError, match="something else"):
+        make_index(tmp_path, name="mine").update(shelf / "photos")
+    assert [path.name for path in folder.iterdir()] == ["photos.sqlite"]
+    assert (folder / "photos.sqlite").read_bytes() == before

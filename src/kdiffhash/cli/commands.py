@@ -311,11 +311,13 @@ def _describe(hasher: Any) -> dict[str, Any]:
     }
 
 
-def check_writable(out: Path, folder: bool = False) -> None:
-    """Say before hours of work that the result could not be written."""
+def check_writable(out: Path, *inputs: Path, folder: bool = False, option: str = "--out") -> None:
+    """Say before hours of work that the result could not be written, or would replace an input."""
     if not out.parent.is_dir():
-        raise ValueError(f"--out: the folder {out.parent} does not exist")
+        raise ValueError(f"{option}: the folder {out.parent} does not exist")
     if out.is_dir() and not folder:
-        raise ValueError(f"--out: {out} is a folder")
+        raise ValueError(f"{option}: {out} is a folder")
     if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out: the folder {out.parent} cannot be written to")
+        raise ValueError(f"{option}: the folder {out.parent} cannot be written to")
+    if out.resolve() in [path.resolve() for path in inputs]:
+        raise ValueError(f"{option}: {out} is read from, and would be replaced; name another file")

@@ -83,7 +83,7 @@ def match(
 
     if out is not None:
         check_picture(out)
-        check_writable(out)
+        check_writable(out, a, b)
     extractor = features_of(model, bits, features, usual=256)
     left, right = photos = tuple(read_photo(path, extractor, size) for path in (a, b))
     for photo in photos:
@@ -179,7 +179,9 @@ def search(
     from .commands import check_writable
     from .output import show
 
-    check_writable(out)
+    check_writable(out, query)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out: {out} is to be a page, .html")
     photos = PhotoIndex.open(index)
     photo = read_photo(query, photos.features, photos.size)
     start = time.perf_counter()

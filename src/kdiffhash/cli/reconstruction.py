@@ -82,7 +82,9 @@ def colmap_match(
     from .output import show
 
     if keep is not None:
-        check_writable(keep)
+        check_writable(keep, database, option="--keep")
+        if keep.exists():
+            raise ValueError(f"--keep: {keep} is there already; name a new file, or remove it")
     seconds: dict[str, float] = {}
     with _timed(seconds, "encoding"), waiting("encoding", as_json):
         pictures = engine.read_pictures(database, _model(model, bits, descriptors))
@@ -151,7 +153,7 @@ def hloc_encode(
     from .commands import check_writable
     from .output import show
 
-    check_writable(out)
+    check_writable(out, features)
     hasher = _model(model, bits, descriptors)
     with waiting("encoding", as_json):
         n = encode_features(features, out, hasher)
@@ -177,7 +179,7 @@ def hloc_match(
     from .commands import check_writable
     from .output import show
 
-    check_writable(out)
+    check_writable(out, features)
     seconds: dict[str, float] = {}
     with _timed(seconds, "all"), waiting("matching", as_json):
         found = match_features(

@@ -36,13 +36,13 @@ class Hdf5Shard(Shard):
         with open_hdf5(path) as (file, h5py):
             member = next((name for name in ROWS if isinstance(file.get(name), h5py.Dataset)), "")
             if member:
-                rows = _plain(file[member], path)
+                rows = plain(file[member], path)
                 return cls(path, as_shape(rows.shape, path), rows.dtype, (), member)
             found: list[tuple[str, tuple[int, ...], Any]] = []
 
             def look(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and name.endswith("/descriptors"):
-                    _plain(item, path)
+                    plain(item, path)
                     found.append((name.removesuffix("/descriptors"), item.shape, item.dtype))
 
             file.visititems(look)
@@ -64,7 +64,7 @@ class Hdf5Shard(Shard):
         """The rows, image by image."""
         with open_hdf5(self.path) as (file, _):
             if self.member:
-                rows = _plain(file[self.member], self.path)
+                rows = plain(file[self.member], self.path)
                 yield from (rows[i : i + height] for i in range(0, len(rows), height))
                 return
             for name, n in self.images:
@@ -102,13 +102,13 @@ class Hdf5Shard(Shard):
             name = next((name for name in names if isinstance(file.get(name), h5py.Dataset)), None)
             if name is None:
                 return None
-            dataset = _plain(file[name], self.path)
+            dataset = plain(file[name], self.path)
             is_text = h5py.check_string_dtype(dataset.dtype) is not None
             values = np.asarray(dataset.asstr()[()], str) if is_text else dataset[()]
         return one_a_row(values, len(self), name, self.path)
 
 
-def _plain(dataset: Any, path: Path) -> Any:
+def plain(dataset: Any, path: Path) -> Any:
     """A dataset that lies in the file itself: a stranger's file must not read other files."""
     if dataset.external or dataset.is_virtual or dataset.file.filename != str(path):
         raise ValueError(f"{path}: {dataset.name} refers to other files, which are not read")
@@ -117,7 +117,7 @@ def _plain(dataset: Any, path: Path) -> Any:
 
 def image_rows(file: Any, name: str, path: Path) -> Array:
     """The descriptors of an image, a row each."""
-    return np.ascontiguousarray(_plain(file[name]["descriptors"], path)[()].T)
+    return np.ascontiguousarray(plain(file[name]["descriptors"], path)[()].T)
 
 
 @contextmanager

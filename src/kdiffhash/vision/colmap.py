@@ -13,7 +13,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,16 @@ def read_pictures(
             for number, kind, width, height, params, prior in database.execute(
                 "SELECT camera_id, model, width, height, params, prior_focal_length FROM cameras"
             )
+            if len(params) % 8 == 0
         }
-        shrunk = _model_of(database)
+        shrunk = _model_of(database, path)
         if shrunk is not None and shrunk != _mark(model):
             raise DatabaseError(f"{path} has codes of another model or length: {shrunk[1]} bits")
         pictures = []
         for number, name, camera, descriptors, points in _features(database, path):
             codes = descriptors if shrunk else _encode(model, descriptors, path, name)
+            if camera not in cameras:
+                raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
             pictures.append(Picture(number, name, cameras[camera], points[:, :2], codes))
             advance(1)
     if len(pictures) < 2:
@@ -231,7 +234,7 @@ def shrink_database(
     `read_pictures` takes it as it is; COLMAP cannot match it, but maps once it is matched.
     """
     with _opened(path) as database, replacing(out) as temporary:
-        if _model_of(database) is not None:
+        if _model_of(database, path) is not None:
             raise DatabaseError(f"{path} has codes already")
         with closing(sqlite3.connect(temporary)) as new:
             database.backup(new)
@@ -266,7 +269,8 @@ def _opened(
             try:
                 yield database
             except BaseException:
-                database.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # SQLite may have done so itself
+                    database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
     except sqlite3.Error as error:
@@ -311,10 +315,10 @@ def _features(
         "ORDER BY image_id"
     )
     for number, name, camera, n, width, data, n_points, n_columns, points in rows:
-        values = np.frombuffer(data or b"", np.uint8)
-        places = np.frombuffer(points or b"", np.float32)
-        if n != n_points or values.size != n * width or places.size != n * n_columns:
+        data, points = data or b"", points or b""
+        if n != n_points or len(data) != n * width or len(points) != 4 * n * n_columns:
             raise DatabaseError(f"{path}: keypoints and descriptors of {name} do not fit together")
+        values, places = np.frombuffer(data, np.uint8), np.frombuffer(points, np.float32)
         yield number, name, camera, values.reshape(n, width), places.reshape(n, n_columns)
 
 
@@ -333,13 +337,15 @@ def _mark(model: BaseHasher) -> tuple[str, int]:
     return fingerprint(model), model.n_bits_
 
 
-def _model_of(database: sqlite3.Connection) -> tuple[str, int] | None:
+def _model_of(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None:
     """Which model made the codes, if descriptors are codes."""
     there = "SELECT 1 FROM sqlite_master WHERE name = ?"
     if database.execute(there, (_TABLE,)).fetchone() is None:
         return None
-    model, bits = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
-    return str(model), int(bits)
+    line = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
+    if line is None:
+        raise DatabaseError(f"{path} has codes, but does not say of which model; shrink it again")
+    return str(line[0]), int(line[1])
 
 
 def _copy(database: sqlite3.Connection, to: str | os.PathLike[str]) -> None:

@@ -39,14 +39,14 @@ def draw_matches(a: Image, b: Image, matches: PhotoMatches, text: str = "") -> P
     """
     cv2 = need("cv2", "vision")
     scale = min(1.0, _WIDTH / (a.shape[1] + b.shape[1]))
+    sizes = [[max(1, round(scale * side)) for side in image.shape[1::-1]] for image in (a, b)]
     left, right = (
-        cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        for image in (a, b)
+        cv2.resize(image, size, interpolation=cv2.INTER_AREA) for image, size in zip((a, b), sizes)
     )
     top = _STRIP if text else 0
     second = left.shape[1] + _GAP
-    size = (top + max(left.shape[0], right.shape[0]), second + right.shape[1], 3)
-    canvas = np.full(size, 255, np.uint8)
+    shape = (top + max(left.shape[0], right.shape[0]), second + right.shape[1], 3)
+    canvas = np.full(shape, 255, np.uint8)
     # Paler than they are, so that the lines stand out.
     canvas[top : top + left.shape[0], : left.shape[1]] = left[..., None] // 2 + 100
     canvas[top : top + right.shape[0], second:] = right[..., None] // 2 + 100

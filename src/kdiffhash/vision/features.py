@@ -127,13 +127,18 @@ class HashedSIFT(HashedFeatures):
         model: BaseHasher | None = None,
         **options: Any,
     ) -> None:
-        self.n_features = n_features
+        self.options = {"n_features": n_features, **options}
         sift = need("cv2", "vision").SIFT_create(nfeatures=n_features, **options)
         super().__init__(sift, load_pretrained("sift", n_bits=n_bits) if model is None else model)
 
 
 def _checked(image: Any) -> Image:
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
+    if (
+        not isinstance(image, np.ndarray)
+        or image.dtype != np.uint8
+        or image.ndim not in (2, 3)
+        or not image.size
+    ):
         what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else image
         raise ValueError(
             f"image must be an array of 8-bit pixels, grey or colour, got {what}; "

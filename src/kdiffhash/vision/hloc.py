@@ -21,7 +21,7 @@ from ..files import replacing
 from ..hashers import BaseHasher
 from ..model_file import fingerprint
 from ..search import match_codes
-from ..shards.hdf5 import Hdf5Shard, image_rows, reading
+from ..shards.hdf5 import Hdf5Shard, image_rows, plain, reading
 from .image_pairs import image_pairs
 from .photos import RATIO
 
@@ -33,7 +33,8 @@ def encode_features(
 ) -> int:
     """Write a copy of a features file with codes in place of descriptors.
 
-    Codes are `descriptors` too, uint8 of shape (n_bytes, n). All else is copied as it is.
+    Codes are `descriptors` too, uint8 of shape (n_bytes, n). What else there is of an image is
+    copied as it is.
 
     Returns
     -------
@@ -45,9 +46,10 @@ def encode_features(
         with h5py.File(temporary, "w") as new:
             for name in names:
                 group = new.require_group(name)
-                for key in file[name]:
-                    if key != "descriptors":
-                        file.copy(file[name][key], group, key)
+                for key, item in _rest(file, name):
+                    file.copy(item, group, key)
+                for key, value in file[name].attrs.items():
+                    group.attrs[key] = value
                 codes = group.create_dataset("descriptors", data=_codes(file, name, model).T)
                 codes.attrs[_MODEL], codes.attrs[_BITS] = fingerprint(model), model.n_bits_
     return len(names)
@@ -87,6 +89,7 @@ def match_features(
     """
     with _reading(features) as (file, names), replacing(out) as temporary:
         wanted = image_pairs(names, pairs)
+        _check_groups(names)
         codes = {name: _codes(file, name, model) for name in sorted({n for p in wanted for n in p})}
         found = {}
         with need("h5py", "hdf5").File(temporary, "w") as new:
@@ -99,7 +102,7 @@ def match_features(
                 scores = np.zeros(len(codes[a]), np.float16)
                 numbers[matches.pairs[:, 0]] = matches.pairs[:, 1]
                 scores[matches.pairs[:, 0]] = 1 - matches.distances / model.n_bits_
-                group = new.create_group(f"{a.replace('/', '-')}/{b.replace('/', '-')}")
+                group = new.create_group(f"{_group(a)}/{_group(b)}")
                 group["matches0"], group["matching_scores0"] = numbers, scores
                 found[a, b] = len(matches.pairs)
                 advance(1)
@@ -114,6 +117,30 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Any, list[str]]]:
         raise ValueError(f"{os.fspath(path)} has rows, but no images: it is no file of hloc's")
     with need("h5py", "hdf5").File(path, "r") as file:
         yield file, [name for name, _ in shard.images]
+
+
+def _rest(file: Any, name: str) -> list[tuple[str, Any]]:
+    """What there is of an image beside its descriptors."""
+    path = Path(file.filename)
+    with reading(path):
+        items = [(key, file[name][key]) for key in file[name] if key != "descriptors"]
+        return [(key, plain(item, path)) for key, item in items if hasattr(item, "shape")]
+
+
+def _group(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def _check_groups(names: list[str]) -> None:
+    """Refuse names that hloc's matches files cannot tell apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if _group(name) in seen:
+            raise ValueError(
+                f"{seen[_group(name)]} and {name} have the same name in a matches file of hloc's; "
+                "rename one"
+            )
+        seen[_group(name)] = name
 
 
 def _codes(file: Any, name: str, model: BaseHasher) -> Codes:

@@ -19,7 +19,7 @@ def image_pairs(
     if listed is None:
         return list(combinations(names, 2))
     known, pairs, seen = set(names), [], set()
-    lines = Path(listed).read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = Path(listed).read_text(encoding="utf-8-sig", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):

@@ -12,6 +12,7 @@ next update takes them away.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -47,7 +48,8 @@ _NEAR = 0.25  # of all bits: codes that are not closer have no vote
 _LINES, _MODEL = "photos.sqlite", "model.safetensors"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS photos (
-    number INTEGER PRIMARY KEY, path TEXT UNIQUE, bytes INTEGER, changed INTEGER, points BLOB
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT UNIQUE, bytes INTEGER, changed INTEGER, points BLOB
 );
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
 """
@@ -134,13 +136,13 @@ class PhotoIndex:
     def open(cls, folder: str | os.PathLike[str]) -> Self:
         """An index of SIFT with codes (`HashedSIFT`), as it was made."""
         path = Path(folder)
-        if not (path / _MODEL).is_file():
+        if not (path / _MODEL).is_file() or not (path / _LINES).is_file():
             raise FileNotFoundError(errno.ENOENT, "there is no index of photographs", str(folder))
         with _connected(path / _LINES) as lines:
             settings = dict(lines.execute("SELECT name, value FROM settings"))
-        if not settings.get("n_features"):
+        if settings.get("sift") in (None, "null"):
             raise ValueError(f"{folder} was made with features of another kind; give them")
-        features = HashedSIFT(n_features=int(settings["n_features"]), model=load(path / _MODEL))
+        features = HashedSIFT(model=load(path / _MODEL), **json.loads(settings["sift"]))
         size = None if settings["size"] == "None" else int(settings["size"])
         return cls(folder, features, size=size)
 
@@ -178,6 +180,7 @@ class PhotoIndex:
             self._open_lines(new=True) as lines,
             HammingIndex.open(self._codes, "a", n_bits=n_bits) as codes,
         ):
+            _repair(codes, lines)
             known = {
                 path: (number, (size, changed))
                 for path, number, size, changed in lines.execute(
@@ -192,7 +195,7 @@ class PhotoIndex:
             gone = [p for p in known if Path(p).is_relative_to(root) and p not in states]
             with lines:
                 lines.executemany("DELETE FROM photos WHERE number = ?", [(n,) for n in old])
-            _sweep(codes, lines)
+            _repair(codes, lines)
             todo = [p for p, state in states.items() if p not in known or known[p][1] != state]
             unchanged = len(states) - len(todo)
             advance(unchanged)
@@ -244,7 +247,10 @@ class PhotoIndex:
             ranked = _votes(codes, photo.codes, set(numbers), threads)[:best]
             found = []
             for number, votes in ranked:
-                path, blob = lines.execute(where, (number,)).fetchone()
+                line = lines.execute(where, (number,)).fetchone()
+                if line is None:  # removed meanwhile
+                    continue
+                path, blob = line
                 points = np.frombuffer(blob, np.float32).reshape(-1, 2)
                 own = codes.get(number * _ROOM + np.arange(len(points)))
                 pairs = match_codes(photo.codes, own, ratio=RATIO, threads=threads).pairs
@@ -276,10 +282,13 @@ class PhotoIndex:
             )
         settings = {
             "model": fingerprint(self.features.model),
-            "n_features": str(getattr(self.features, "n_features", "")),
+            "sift": json.dumps(getattr(self.features, "options", None), sort_keys=True),
             "size": str(self.size),
         }
         with _connected(self.folder / _LINES) as lines:
+            tables = {name for (name,) in lines.execute("SELECT name FROM sqlite_master")}
+            if tables and not {"photos", "settings"} <= tables:
+                raise ValueError(f"{self.folder} is a folder of something else; name a new one")
             if new:
                 lines.executescript(_TABLES)
                 with lines:
@@ -328,7 +337,9 @@ def _add(
     states: dict[str, tuple[int, int]],
 ) -> None:
     """Add photographs: their codes, then their lines."""
-    (last,) = lines.execute("SELECT coalesce(max(number), 0) FROM photos").fetchone()
+    # Numbers are not used again: a search that goes on meanwhile would mistake one for another.
+    sequence = lines.execute("SELECT seq FROM sqlite_sequence WHERE name = 'photos'").fetchone()
+    last = sequence[0] if sequence else 0
     ids, rows = [], []
     for number, (path, photo) in enumerate(batch, last + 1):
         ids.append(number * _ROOM + np.arange(len(photo.codes)))
@@ -339,10 +350,16 @@ def _add(
         lines.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def _sweep(codes: HammingIndex, lines: sqlite3.Connection) -> None:
-    """Remove codes that belong to no photograph."""
-    numbers = [number for (number,) in lines.execute("SELECT number FROM photos")]
-    left = codes.ids[~np.isin(codes.ids // _ROOM, numbers)]
+def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> None:
+    """Remove codes that belong to no photograph, and photographs whose codes are not all there."""
+    wanted = dict(lines.execute("SELECT number, length(points) / 8 FROM photos"))
+    ids = codes.ids
+    there = dict(zip(*(a.tolist() for a in np.unique(ids // _ROOM, return_counts=True))))
+    broken = [(number,) for number, n in wanted.items() if there.get(number, 0) != n]
+    with lines:
+        lines.executemany("DELETE FROM photos WHERE number = ?", broken)
+    whole = [number for number, n in wanted.items() if there.get(number, 0) == n]
+    left = ids[~np.isin(ids // _ROOM, whole)]
     if len(left):
         codes.remove(left)
 

@@ -159,7 +159,10 @@ def verify_matches(
         cv2.setRNGSeed(0)
         find = cv2.findFundamentalMat if geometry == "fundamental" else cv2.findHomography
         options = {"maxIters": _ROUNDS, "confidence": _CONFIDENCE}
-        model, mask = find(left, right, cv2.USAC_MAGSAC, tolerance, **options)
+        try:
+            model, mask = find(left, right, cv2.USAC_MAGSAC, tolerance, **options)
+        except cv2.error:  # too few agree for OpenCV to refine anything
+            model = None
         if model is not None and model.shape == (3, 3):
             inliers = mask.ravel().astype(bool)
         else:
