@@ -58,12 +58,7 @@ def find_nearest(
     end = (n_rows + BLOCK - 1) // BLOCK * BLOCK
     _lower(blocks, n_rows, queries, limits, limit_of)
     for base in range(0, n_rows, SLAB):
-        if base + SLAB <= end:
-            tabulate_slab(blocks, base * n_words, n_words, words, n_entries, bits, tables)
-        else:
-            left = (end - base) * n_words
-            padded[:left] = blocks[base * n_words : base * n_words + left]
-            tabulate_slab(padded, 0, n_words, words, n_entries, bits, tables)
+        tabulate_slab(blocks, base, end, n_words, words, n_entries, padded, bits, tables)
         for group in range(0, n_queries, GROUP):
             some = limits[group : min(group + GROUP, n_queries)]
             n = find_below(

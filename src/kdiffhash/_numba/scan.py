@@ -138,12 +138,7 @@ def by_slices(
     end = (codes.last + BLOCK - 1) // BLOCK * BLOCK
     first_group = start_query
     for base in range(start, codes.last, SLAB):
-        if base + SLAB <= end:
-            tabulate_slab(codes.blocks, base * n_words, n_words, words, n_entries, bits, tables)
-        else:  # what is read beyond the last row are zeros
-            left = (end - base) * n_words
-            padded[:left] = codes.blocks[base * n_words : base * n_words + left]
-            tabulate_slab(padded, 0, n_words, words, n_entries, bits, tables)
+        tabulate_slab(codes.blocks, base, end, n_words, words, n_entries, padded, bits, tables)
         for word in range(min(base + SLAB, end) * n_words, min(base + 2 * SLAB, end) * n_words, 8):
             prefetch(codes.blocks, word)
         for group in range(first_group, n_queries, GROUP):

@@ -295,14 +295,25 @@ def find_cases(queries: NDArray[np.uint64], words: int, entries: int) -> NDArray
 @njit(cache=True, nogil=True, boundscheck=False)
 def tabulate_slab(
     blocks: NDArray[np.uint64],
-    start: int,
+    base: int,
+    last: int,
     n_words: int,
     words: int,
     entries: int,
+    padded: NDArray[np.uint64],
     planes: NDArray[np.uint64],
     tables: NDArray[np.uint64],
 ) -> None:
-    """Fill the tables of the slab that starts at ``blocks[start]``; spare planes are zero."""
+    """Fill the tables of the slab of rows from `base` on; spare planes are zero.
+
+    Where `last`, the end of the last block, comes before that of the slab, what is read beyond it
+    are zeros, from `padded`, room for a slab that is zero at first.
+    """
+    start = base * n_words
+    if base + SLAB > last:
+        left = (last - base) * n_words
+        padded[:left] = blocks[start : start + left]
+        blocks, start = padded, 0
     for j in range(n_words):
         plane = j // words * 3 * entries + j % words * 64
         _turn_word(blocks, start + 8 * j, 8 * n_words, planes, plane * LANES)
