@@ -46,7 +46,7 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
         m, random_state=s, **RKHS, **ROOT
     ),
     "kernel LDA-hash, RootSIFT": lambda m, s: kdiffhash.KernelLDAHash(
-        m, random_state=s, **RKHS, **ROOT
+        m, gamma="median", ridge=1e-3, random_state=s, **RKHS, **ROOT
     ),
     "boosted SSH, projection, RootSIFT": lambda m, s: kdiffhash.BoostedHash(
         m, random_state=s, **ROOT

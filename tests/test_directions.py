@@ -63,6 +63,29 @@ def test_lda_hash_on_known_covariances(two_gaussians):
     assert_order(directions, two_gaussians[3], [1, 2, 0])
 
 
+def test_a_falling_ridge_gives_every_prefix_its_own(two_gaussians):
+    """Blocks are found one after the other: those of shorter codes are those of longer ones."""
+    rng = np.random.default_rng(1)
+    wide = two_gaussians[0][:4000] @ rng.normal(size=(3, 150)) + rng.normal(size=(4000, 150))
+    wide = wide.astype(np.float32)
+    pairs = np.arange(4000).reshape(-1, 2)
+    positive, negative = (
+        PairMoments.of(wide + 0.1 * rng.normal(size=wide.shape).astype(np.float32), chosen)
+        for chosen in (pairs, rng.integers(4000, size=(3000, 2)))
+    )
+    gram = np.diag(rng.uniform(0.5, 2, 150))
+    long = lda_directions(positive, negative, 140, ridge="falling", gram=gram)
+    assert long.shape == (140, 150)
+    for length in (20, 32, 64, 128):
+        short = lda_directions(positive, negative, length, ridge="falling", gram=gram)
+        np.testing.assert_allclose(short, long[:length], atol=1e-9)
+    first = lda_directions(positive, negative, 32, ridge=0.3, gram=gram)
+    np.testing.assert_allclose(first, long[:32], atol=1e-9)
+    between = long[:32] @ negative.difference @ long[32:].T
+    within = np.einsum("ij,jk,ik->i", long, negative.difference, long)
+    assert np.abs(between).max() < 1e-9 * within.max()
+
+
 @pytest.mark.parametrize(
     ("hasher", "order"), [(DiffHash(3, alpha=1), [0, 1, 2]), (LDAHash(3), [1, 2, 0])]
 )

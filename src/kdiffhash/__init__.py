@@ -24,12 +24,15 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .hashers import BaseHasher as BaseHasher
     from .hashers import BoostedHash as BoostedHash
     from .hashers import ConstantBitWarning as ConstantBitWarning
+    from .hashers import CrossDiffHash as CrossDiffHash
     from .hashers import DiffHash as DiffHash
     from .hashers import ITQHash as ITQHash
     from .hashers import KernelDiffHash as KernelDiffHash
     from .hashers import KernelLDAHash as KernelLDAHash
+    from .hashers import KSHHash as KSHHash
     from .hashers import LDAHash as LDAHash
     from .hashers import RandomHyperplaneHash as RandomHyperplaneHash
+    from .hashers import SDHHash as SDHHash
     from .metrics import Interval as Interval
     from .metrics import Roc as Roc
     from .metrics import bootstrap as bootstrap
@@ -44,6 +47,7 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .search import HammingIndex as HammingIndex
     from .search import IndexFileError as IndexFileError
     from .search import match_codes as match_codes
+    from .sequential import SequentialMatcher as SequentialMatcher
     from .vision import HashedFeatures as HashedFeatures
     from .vision import HashedSIFT as HashedSIFT
 
@@ -58,12 +62,15 @@ _HOMES = {
         "BaseHasher",
         "BoostedHash",
         "ConstantBitWarning",
+        "CrossDiffHash",
         "DiffHash",
         "ITQHash",
+        "KSHHash",
         "KernelDiffHash",
         "KernelLDAHash",
         "LDAHash",
         "RandomHyperplaneHash",
+        "SDHHash",
     ],
     "metrics": ["Interval", "Roc", "bootstrap", "bootstrap_difference", "fnr_at_fpr", "roc"],
     "model_file": ["ModelFileError", "load"],
@@ -71,6 +78,7 @@ _HOMES = {
     "pairs": ["draw_pairs"],
     "pretrained": ["load_pretrained"],
     "search": ["HammingIndex", "IndexFileError", "match_codes"],
+    "sequential": ["SequentialMatcher"],
     "vision": ["HashedFeatures", "HashedSIFT"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -20,6 +20,7 @@ from .parallel import one_blas_thread
 Matrix = NDArray[np.float64]
 Moment = Literal["difference", "cross"]
 
+_FIRST_PREFIX, _FIRST_RIDGE = 32, 0.3  # of a ridge that falls
 _FULL_SOLVER_LIMIT = 1500  # beyond this size a part of the spectrum is quicker than all of it
 
 
@@ -53,22 +54,48 @@ def lda_directions(
     negative: PairMoments,
     n_bits: int,
     *,
-    ridge: float,
+    ridge: float | Literal["falling"],
     gram: Matrix | None = None,
 ) -> Matrix:
     """LDA-hash: the smallest generalised eigenvectors of D_P v = lambda D_N v.
 
     Both sides get a multiple of the `gram` matrix: `ridge` times the mean eigenvalue of D_N (in the
     metric of `gram`) on the left, a tenth of it on the right. Returns shape (n_bits, d).
+
+    A ridge that falls is 0.3 for the first 32 bits and ten times smaller after each doubling. With
+    a small one, the first functions of a kernel are harmonics of a few smooth ones: each is a good
+    bit, but together they leave many things alike. Later directions are uncorrelated, over
+    dissimilar pairs, with all before them.
     """
     d_p, d_n = positive.difference, negative.difference
     metric = np.eye(len(d_n)) if gram is None else gram
     with one_blas_thread():
         whole = np.trace(d_n if gram is None else scipy.linalg.solve(gram, d_n, assume_a="pos"))
-    scale = ridge * whole / len(d_n)
-    if scale == 0 and ridge > 0:  # all rows are equal: any direction will do
-        scale = 1.0
-    return smallest_eigenvectors(d_p + scale * metric, n_bits, d_n + 0.1 * scale * metric)
+    unit = whole / len(d_n)
+    if unit == 0:  # all rows are equal: any direction will do
+        unit = 1.0
+    found = np.empty((0, len(d_n)))
+    for n_wanted, weight in _falling_ridges(n_bits) if ridge == "falling" else [(n_bits, ridge)]:
+        scale = weight * unit
+        left, right = d_p + scale * metric, d_n + 0.1 * scale * metric
+        if len(found) == 0:
+            found = smallest_eigenvectors(left, n_wanted, right)
+            continue
+        with one_blas_thread():
+            free = scipy.linalg.qr((found @ d_n).T)[0][:, len(found) :]
+            left, right = free.T @ left @ free, free.T @ right @ free
+            more = smallest_eigenvectors(left, n_wanted - len(found), right) @ free.T
+        found = np.concatenate([found, _with_fixed_signs(more)])
+    return found
+
+
+def _falling_ridges(n_bits: int) -> list[tuple[int, float]]:
+    """How many bits there are to be, and with which ridge those that are missing are found."""
+    steps, length, ridge = [], _FIRST_PREFIX, _FIRST_RIDGE
+    while length < n_bits:
+        steps.append((length, ridge))
+        length, ridge = 2 * length, ridge / 10
+    return [*steps, (n_bits, ridge)]
 
 
 def smallest_eigenvectors(matrix: Matrix, n: int, metric: Matrix | None = None) -> Matrix:
@@ -92,10 +119,14 @@ def smallest_eigenvectors(matrix: Matrix, n: int, metric: Matrix | None = None) 
             vectors = scipy.linalg.solve_triangular(
                 lower, _lowest((inner + inner.T) / 2, n), lower=True, trans=1
             )
-    largest = np.abs(vectors).argmax(axis=0)
-    signs = np.where(vectors[largest, np.arange(n)] < 0, -1.0, 1.0)
-    rows: Matrix = np.ascontiguousarray((vectors * signs).T)
-    return rows
+    return _with_fixed_signs(vectors.T)
+
+
+def _with_fixed_signs(rows: Matrix) -> Matrix:
+    largest = np.abs(rows).argmax(axis=1)
+    signs = np.where(rows[np.arange(len(rows)), largest] < 0, -1.0, 1.0)
+    fixed: Matrix = np.ascontiguousarray(rows * signs[:, None])
+    return fixed
 
 
 def round_directions(directions: Matrix) -> Matrix:

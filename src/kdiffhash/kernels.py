@@ -21,7 +21,7 @@ Kernel = str | Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[Any]
 Rows = NDArray[np.float32]
 TileFunction = Callable[[Rows, int], Rows]
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 _GROUPS = 10  # of k-means for each basis row, where there are rows enough
 _GROUP_SIZE = 10  # rows of a group, about, at least
 _SMALL_GROUP = 4  # rows of a group that is too small to be chosen
@@ -112,7 +112,7 @@ class GaussianMap:
             with one_blas_thread():
                 basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
         # The bandwidth goes into the rows, so that squares stay in range for data of any scale.
-        scale = np.float32(np.sqrt(self.gamma * _LOG2_E))
+        scale = np.float32(np.sqrt(self.gamma * LOG2_E))
         basis = basis * scale
         panels = pack_panels(2 * basis)
         column_terms = np.empty(len(basis), np.float32)

@@ -172,6 +172,18 @@ def to_fixed_point(features: NDArray[np.float32]) -> NDArray[np.int16]:
     return np.asarray(np.minimum(rounded, gram.LIMIT), np.int16)
 
 
+def covariance(rows: NDArray[np.float32], n_jobs: int | None = None) -> NDArray[np.float64]:
+    """Covariance of the columns of `rows`, shape (n, d)."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+
+    def term(start: int, stop: int) -> NDArray[np.float64]:
+        block: NDArray[np.float64] = rows[start:stop] - mean
+        return block.T @ block
+
+    total = sum_tiles(lambda: term, len(rows), _TILE, (rows.shape[1],) * 2, n_jobs)
+    return np.asarray(total / max(1, len(rows) - 1))
+
+
 def _fixed_point_moments(
     features: NDArray[np.int16], pairs: Pairs, cross: bool, n_jobs: int | None
 ) -> PairMoments:

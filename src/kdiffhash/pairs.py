@@ -53,8 +53,8 @@ def draw_pairs(
     >>> similar
     array([ True, False, False])
     """
-    things = _as_ids(y, "y")
-    group = None if groups is None else _as_ids(groups, "groups")
+    things = as_ids(y, "y")
+    group = None if groups is None else as_ids(groups, "groups")
     if group is not None and len(group) != len(things):
         raise ValueError(f"groups has {len(group)} entries, y has {len(things)}")
     if len(things) == 0:
@@ -105,7 +105,17 @@ def check_both_kinds(n_positives: int, n_negatives: int) -> None:
         raise ValueError("every pair is similar; learning needs pairs that should not match")
 
 
-def _as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:
+def things_joined_by(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
+    """Which thing each row shows, if similar pairs are all that is known of it."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(len(positives), bool), positives.T), (n_rows, n_rows))
+    things: NDArray[np.int64] = connected_components(links, directed=False)[1].astype(np.int64)
+    return things
+
+
+def as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:
     """Labels of any kind as 0..k-1."""
     array = np.asarray(labels)
     if array.ndim != 1:

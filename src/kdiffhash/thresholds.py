@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._numba import sweep
+from .codes import Codes
 from .pairs import Pairs, Similar, check_both_kinds
 from .parallel import run
 
@@ -102,6 +103,27 @@ class ThresholdSearch:
 
         run([partial(solve_bit, bit) for bit in range(n_bits)], n_jobs)
         return BitRates(thresholds, fnr, fpr, ones)
+
+
+def rates_at(
+    thresholds: NDArray[np.float32], codes: Codes, pairs: Pairs, similar: Similar
+) -> BitRates:
+    """Rates of bits whose thresholds are known, from the codes of the rows in pairs."""
+    n_bits = len(thresholds)
+
+    def share_that_differ(chosen: Pairs) -> NDArray[np.float64]:
+        total = np.zeros(n_bits)
+        for part in np.array_split(chosen, -(-len(chosen) // 2**16)):
+            differ = codes[part[:, 0]] ^ codes[part[:, 1]]
+            total += np.unpackbits(differ, axis=1, count=n_bits).sum(axis=0, dtype=np.int64)
+        return total / len(chosen)
+
+    ones = sum(
+        np.unpackbits(part, axis=1, count=n_bits).sum(axis=0, dtype=np.int64)
+        for part in np.array_split(codes, -(-len(codes) // 2**16))
+    )
+    fnr, split = share_that_differ(pairs[similar]), share_that_differ(pairs[~similar])
+    return BitRates(thresholds, fnr, 1 - split, ones / len(codes))
 
 
 def _sides(pairs: list[NDArray[np.int32]]) -> NDArray[np.int32]:

@@ -20,8 +20,10 @@ from kdiffhash import (
     ITQHash,
     KernelDiffHash,
     KernelLDAHash,
+    KSHHash,
     LDAHash,
     RandomHyperplaneHash,
+    SDHHash,
     draw_pairs,
     hamming,
     unpack,
@@ -41,6 +43,9 @@ HASHERS = [
     BoostedHash(10, weak="axis", random_state=0, **FEW),
     RandomHyperplaneHash(random_state=0),
     ITQHash(random_state=0),
+    KSHHash(12, n_basis=30, n_rows=200, n_iter=10, random_state=0),
+    SDHHash(12, n_basis=50, n_rows=400, random_state=0),
+    KernelLDAHash(n_basis=60, refine=5, random_state=0),
 ]
 every_hasher = pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
 

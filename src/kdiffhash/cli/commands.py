@@ -24,6 +24,8 @@ class Method(StrEnum):
     boosted = "boosted"
     random = "random"
     itq = "itq"
+    ksh = "ksh"
+    sdh = "sdh"
 
 
 class InputKind(StrEnum):
@@ -43,6 +45,8 @@ _CLASSES = {
     Method.boosted: "BoostedHash",
     Method.random: "RandomHyperplaneHash",
     Method.itq: "ITQHash",
+    Method.ksh: "KSHHash",
+    Method.sdh: "SDHHash",
 }
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
@@ -68,6 +72,9 @@ def train(
     method: Annotated[Method, typer.Option(help="How to learn.")] = Method.kernel_lda,
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Length of the codes.")] = None,
     basis: Annotated[int, typer.Option("--basis", min=1, help="Basis rows of a kernel.")] = 1000,
+    refine: Annotated[
+        int, typer.Option("--refine", min=0, help="Steps of descent after the closed form.")
+    ] = 0,
     preprocess: Annotated[
         InputKind, typer.Option(help="auto: hellinger for SIFT of scenes, else none.")
     ] = InputKind.auto,
@@ -100,9 +107,15 @@ def train(
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": threads}
     if method in (Method.kernel_lda, Method.kernel_diff):
         params["n_basis"] = basis
+    if refine:
+        if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
+            raise ValueError(f"--refine goes on from a closed form; {method.value} is none")
+        if cluster is not None:
+            raise ValueError("--refine needs all pairs on one machine; leave --cluster out")
+        params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    with waiting(f"learning ({method.value})", as_json):
+    with waiting(f"learning ({method.value})", as_json or refine > 0):
         drawn = {}
         if method in (Method.random, Method.itq):
             if cluster is not None:
@@ -112,7 +125,7 @@ def train(
             pairs, similar = pairs_of(source, positives, negatives, across_groups, seed)
             drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
             if cluster is None:
-                hasher.fit_pairs(source.rows, pairs, similar)
+                hasher.fit_pairs(source.rows, pairs, similar, source.labels)
             else:
                 drawn |= _fit_on_cluster(hasher, cluster, data, descriptor, pairs, similar)
     hasher.save(out)
@@ -298,6 +311,28 @@ def info(model: ModelFile, as_json: Json = False) -> None:
     if hasattr(hasher, "bit_fnr_"):
         result["mean_bit_fnr"] = float(hasher.bit_fnr_.mean())
         result["mean_bit_fpr"] = float(hasher.bit_fpr_.mean())
+    show(result, as_json)
+
+
+def export(
+    model: ModelFile,
+    onnx: Annotated[Path, typer.Option("--onnx", help="Where to write the ONNX graph.")],
+    bits: Annotated[
+        int | None, typer.Option("--bits", min=1, help="Export the first bits only.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model as an ONNX graph, from rows to packed codes."""
+    from .. import load
+    from ..engines.onnx import export as write
+    from .output import show
+
+    check_writable(onnx, model, option="--onnx")
+    hasher = load(model)
+    if bits is not None:
+        hasher = hasher.truncate(bits)
+    write(hasher, onnx)
+    result = {"onnx": str(onnx), **_describe(hasher), "bytes_on_disk": onnx.stat().st_size}
     show(result, as_json)
 
 

@@ -19,7 +19,7 @@ from ..codes import Codes, hamming, n_bytes
 from ..encode import Encoder
 from ..kernels import FeatureMap
 from ..metrics import roc
-from ..pairs import Pairs, Similar, check_pairs, draw_pairs
+from ..pairs import Pairs, Similar, as_ids, check_pairs, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
 from ..shards import Shards
 from ..thresholds import BitRates
@@ -90,9 +90,15 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             groups=groups,
             random_state=self._rng("pairs"),
         )
-        return self._fit_checked(rows, pairs, similar)
+        return self._fit_checked(rows, pairs, similar, as_ids(labels, "y"))
 
-    def fit_pairs(self, X: ArrayLike | Shards, pairs: ArrayLike, similar: ArrayLike) -> Self:
+    def fit_pairs(
+        self,
+        X: ArrayLike | Shards,
+        pairs: ArrayLike,
+        similar: ArrayLike,
+        y: ArrayLike | None = None,
+    ) -> Self:
         """Learn from explicit pairs.
 
         Parameters
@@ -102,6 +108,10 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             Row numbers of both members of each pair.
         similar : bool array of shape (p,)
             True where both members show the same thing.
+        y : array of shape (n,), optional
+            Which thing each row shows, if that is known. Refinement alone uses it: it draws more
+            similar pairs, and looks for negatives among rows of other things. Without y, rows show
+            the same thing if similar pairs join them.
 
         Returns
         -------
@@ -118,10 +128,17 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             self.n_features_in_ = X.shape[1]
         else:
             rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
-        return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)))
+        things = None
+        if y is not None:
+            things = as_ids(y, "y")
+            if len(things) != len(rows):
+                raise ValueError(f"X has {len(rows)} rows, but y has {len(things)} labels")
+        return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), things)
 
     @abstractmethod
-    def _fit_checked(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> Self:
+    def _fit_checked(
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+    ) -> Self:
         """Learn from checked input: set `directions_`, `thresholds_` and what the features need."""
 
     # -- encoding -------------------------------------------------------------------------------

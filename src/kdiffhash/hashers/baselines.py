@@ -11,7 +11,6 @@ from sklearn.utils.validation import validate_data
 
 from ..directions import smallest_eigenvectors
 from ..kernels import IdentityMap, Rows
-from ..pairs import Pairs, Similar
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
 from .base import BaseHasher
@@ -33,7 +32,7 @@ class UnsupervisedHasher(BaseHasher):
         rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         return self._fit_rows(rows)
 
-    def _fit_checked(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> Self:  # noqa: ARG002
+    def _fit_checked(self, X: NDArray[Any], *pairs: object) -> Self:  # noqa: ARG002
         return self._fit_rows(X)
 
     def _fit_rows(self, X: NDArray[Any]) -> Self:

@@ -96,7 +96,13 @@ class BoostedHash(BaseHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _fit_checked(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> Self:
+    def _fit_checked(
+        self,
+        X: NDArray[Any],
+        pairs: Pairs,
+        similar: Similar,
+        things: object = None,  # noqa: ARG002
+    ) -> Self:
         self._check_params()
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
         if self.weak not in ("axis", "projection"):

@@ -11,11 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from ..encode import Encoder, compute_moment_features
+from ..encode import Encoder, compute_features, compute_moment_features
+from ..kernels import GaussianMap, IdentityMap
 from ..moments import PairMoments
-from ..pairs import Pairs, Similar, check_both_kinds, check_pairs
+from ..pairs import Pairs, Similar, check_both_kinds, check_pairs, draw_pairs, things_joined_by
 from ..parallel import one_blas_thread
-from ..thresholds import ThresholdSearch
+from ..preprocess import preprocess_rows
+from ..refinement import Hash, Refinement, refine
+from ..thresholds import ThresholdSearch, rates_at
 from .base import BaseHasher
 
 _FOUND_BY_SEARCH = ("thresholds_", "bit_fnr_", "bit_fpr_", "bit_ones_")
@@ -32,7 +35,7 @@ class _Stream:
 
 
 class ClosedFormHasher(BaseHasher):
-    """Base class of the hashers whose directions are eigenvectors of pair moments.
+    """Base class of the hashers whose directions are, or start as, eigenvectors of pair moments.
 
     Fitting is a stream of one batch: `partial_fit_pairs` adds up moments, the first
     `partial_fit_thresholds` solves for the directions, and the thresholds are found when they are
@@ -40,6 +43,7 @@ class ClosedFormHasher(BaseHasher):
     """
 
     threshold_weight: float
+    refine: int
 
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", *_FOUND_BY_SEARCH)
     _per_bit: ClassVar[tuple[str, ...]] = _fitted
@@ -50,15 +54,49 @@ class ClosedFormHasher(BaseHasher):
     bit_fpr_: NDArray[np.float64]
     bit_ones_: NDArray[np.float64]
 
-    def _fit_checked(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> Self:
+    def _fit_checked(
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+    ) -> Self:
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
         self._start(X)
         self._add_moments(X, pairs, similar)
         self._solve()
         self._add_thresholds(X, pairs, similar)
-        self._finish()
+        if self.refine:
+            self._refine(X, pairs, similar, things)
+        else:
+            self._finish()
         self._stream = None
         return self
+
+    def _refine(
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+    ) -> None:
+        """Descend from the closed form on; thresholds, and basis rows of a Gaussian, move along."""
+        found = self._current_stream().search.solve(self.threshold_weight, self.n_jobs)
+        self._stream = None  # its projections take memory that is needed now
+        settings, rng = Refinement(int(self.refine)), self._rng("refine")
+        if things is None:
+            positives, things = pairs[similar], things_joined_by(pairs[similar], len(X))
+        else:
+            drawn, flags = draw_pairs(things, settings.steps * settings.batch, 1, random_state=rng)
+            positives = drawn[flags]
+        used, members = _distinct(positives)
+        features = self._feature_map()
+        if isinstance(features, IdentityMap):  # an offset is taken away in full precision
+            rows = compute_features(X[used], self.preprocess, features, self.n_jobs)
+            features = IdentityMap(np.zeros_like(features.shift))
+        else:
+            rows = preprocess_rows(X[used], self.preprocess)
+        start = Hash(features, self.directions_, found.thresholds)
+        result = refine(start, rows, members, things[used], settings, rng, self.n_jobs)
+        self.directions_ = result.directions
+        if isinstance(result.features, GaussianMap):
+            self.basis_ = result.features.basis
+        used, members = _distinct(pairs)
+        encoder = Encoder(self.preprocess, self._feature_map(), self.directions_, result.thresholds)
+        codes = encoder.encode(X[used], self.n_jobs)
+        self._take_bit_rates(rates_at(result.thresholds, codes, members, similar))
 
     def partial_fit_pairs(self, X: ArrayLike, pairs: ArrayLike, similar: ArrayLike) -> Self:
         """First pass over data larger than memory: add the moments of a batch of pairs.
@@ -80,6 +118,10 @@ class ClosedFormHasher(BaseHasher):
         -------
         self
         """
+        if self.refine:
+            raise ValueError(
+                f"refine={self.refine} needs all pairs at once: use fit or fit_pairs, or refine=0"
+            )
         first = self._stream is None
         if first:
             self._forget()
@@ -162,11 +204,11 @@ class ClosedFormHasher(BaseHasher):
         self.directions_ = directions.astype(np.float32)
 
     def _add_thresholds(self, X: NDArray[Any], pairs: Pairs, similar: Similar) -> None:
-        rows, members = np.unique(pairs, return_inverse=True)
+        rows, members = _distinct(pairs)
         columns = self._columns(X[rows])
         for name in _FOUND_BY_SEARCH:
             self.__dict__.pop(name, None)
-        self._current_stream().search.add(columns, members.reshape(-1, 2), similar)
+        self._current_stream().search.add(columns, members, similar)
 
     def _columns(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """Projections, shape (n_bits, n), that thresholds are found for."""
@@ -205,6 +247,8 @@ class ClosedFormHasher(BaseHasher):
         super()._check_params()
         if not 0 < self.threshold_weight < np.inf:
             raise ValueError(f"threshold_weight must be above 0, got {self.threshold_weight}")
+        if not isinstance(self.refine, int | np.integer) or self.refine < 0:
+            raise ValueError(f"refine must be a number of steps from 0, got {self.refine!r}")
 
     @property
     def _needs_cross(self) -> bool:
@@ -226,6 +270,12 @@ class ClosedFormHasher(BaseHasher):
         """What to say when more bits are asked for than there are features."""
 
 
+def _distinct(pairs: Pairs) -> tuple[NDArray[np.int64], Pairs]:
+    """The rows that are in pairs, each once, and the pairs as places among them."""
+    rows, members = np.unique(pairs, return_inverse=True)
+    return rows, members.reshape(-1, 2)
+
+
 def _portions(
     pairs: Pairs, similar: Similar, width: int
 ) -> list[tuple[NDArray[np.int64], Pairs, Similar]]:
@@ -235,8 +285,7 @@ def _portions(
     """
 
     def portion(start: int, stop: int) -> tuple[NDArray[np.int64], Pairs, Similar]:
-        rows, members = np.unique(pairs[start:stop], return_inverse=True)
-        return rows, members.reshape(-1, 2), similar[start:stop]
+        return *_distinct(pairs[start:stop]), similar[start:stop]
 
     whole = portion(0, len(pairs))
     if len(whole[0]) * width * 4 <= _FEATURE_BYTES:

@@ -21,8 +21,8 @@ from ..kernels import (
     median_gamma,
     takes_gamma,
 )
-from ..moments import PairMoments
-from ..parallel import one_blas_thread, sum_tiles
+from ..moments import PairMoments, covariance
+from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
 from .closed_form import ClosedFormHasher
 from .linear import alpha_for, check_ridge
@@ -49,7 +49,7 @@ class KernelHasher(ClosedFormHasher):
     """Base class of the kernel closed forms."""
 
     kernel: Kernel
-    gamma: float | Literal["median"]
+    gamma: float | Literal["median", "wide"]
     kernel_params: Mapping[str, Any] | None
     basis: Literal["random", "kmeans"] | NDArray[Any]
     n_basis: int
@@ -72,9 +72,12 @@ class KernelHasher(ClosedFormHasher):
                 raise ValueError(f"n_basis must be a whole number from 1, got {self.n_basis!r}")
             if self.n_bits is not None and self.n_bits > self.n_basis:
                 raise ValueError(self._too_many_bits(self.n_bits, self.n_basis))
-        is_number = isinstance(self.gamma, int | float | np.integer | np.floating)
-        if self.gamma != "median" and not (is_number and 0 < self.gamma < np.inf):
-            raise ValueError(f"gamma must be a number above 0 or 'median', got {self.gamma!r}")
+        gamma: Any = self.gamma
+        is_number = isinstance(gamma, int | float | np.integer | np.floating)
+        if not (0 < gamma < np.inf if is_number else gamma in ("median", "wide")):
+            raise ValueError(
+                f"gamma must be a number above 0, 'median' or 'wide', got {self.gamma!r}"
+            )
         if self.kernel_params and self.kernel in ("rbf", "mahalanobis"):
             raise ValueError(f"kernel={self.kernel!r} takes gamma and no kernel_params")
 
@@ -84,10 +87,12 @@ class KernelHasher(ClosedFormHasher):
         to_metric = np.eye(X.shape[1], dtype=np.float32)
         if self.kernel == "mahalanobis":
             rows = self._sample(X, _SAMPLE, "metric")
-            self.metric_ = to_metric = inverse_fourth_root(_covariance(rows, self.n_jobs))
-        if self.gamma == "median":
+            self.metric_ = to_metric = inverse_fourth_root(covariance(rows, self.n_jobs))
+        if self.gamma in ("median", "wide"):
             rows = self._sample(X, _MEDIAN_ROWS, "gamma")
             self.gamma_ = median_gamma(self.kernel, rows @ to_metric, self.basis_ @ to_metric)
+            if self.gamma == "wide":
+                self.gamma_ /= 3
         else:
             self.gamma_ = float(self.gamma)
 
@@ -155,8 +160,9 @@ class KernelDiffHash(KernelHasher):
         ``exp(-gamma (x - b)' S^(-1/2) (x - b))`` with S the covariance of X; or any name of
         `sklearn.metrics.pairwise.pairwise_kernels`, or a function that takes rows (n, d) and basis
         rows (l, d) and returns (n, l).
-    gamma : float or "median"
-        Bandwidth; ``"median"`` is one over the median of the distance in the kernel.
+    gamma : float, "median" or "wide"
+        Bandwidth; ``"median"`` is one over the median of the distance in the kernel, ``"wide"`` a
+        third of that.
     kernel_params : dict, optional
         More parameters for a named kernel or function.
     basis : {"random", "kmeans"} or array of shape (n_basis, d)
@@ -168,7 +174,7 @@ class KernelDiffHash(KernelHasher):
         What has length 1: the function in the kernel's space, or its vector of coefficients.
     moment, alpha, center
         As in `DiffHash`, in feature space.
-    threshold_weight, preprocess, n_positives, n_negatives, random_state, n_jobs
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
         As in `DiffHash`.
 
     Attributes
@@ -207,7 +213,7 @@ class KernelDiffHash(KernelHasher):
         n_bits: int | None = None,
         *,
         kernel: Kernel = "rbf",
-        gamma: float | Literal["median"] = "median",
+        gamma: float | Literal["median", "wide"] = "median",
         kernel_params: Mapping[str, Any] | None = None,
         basis: Literal["random", "kmeans"] | NDArray[Any] = "random",
         n_basis: int = 1000,
@@ -216,6 +222,7 @@ class KernelDiffHash(KernelHasher):
         alpha: float | None = None,
         center: bool = True,
         threshold_weight: float = 1.0,
+        refine: int = 0,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -233,6 +240,7 @@ class KernelDiffHash(KernelHasher):
         self.alpha = alpha
         self.center = center
         self.threshold_weight = threshold_weight
+        self.refine = refine
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives
@@ -272,9 +280,11 @@ class KernelLDAHash(KernelHasher):
     ----------
     n_bits, kernel, gamma, kernel_params, basis, n_basis
         As in `KernelDiffHash`.
-    ridge : float
-        Regularisation as in `LDAHash`; lengths are measured in the kernel's space.
-    threshold_weight, preprocess, n_positives, n_negatives, random_state, n_jobs
+    ridge : float or "falling"
+        Regularisation as in `LDAHash`; lengths are measured in the kernel's space. One that falls
+        is 0.3 for the first 32 bits and a tenth of that after each doubling, so that short prefixes
+        are as good as codes that were learned for their length.
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
         As in `DiffHash`.
 
     Attributes
@@ -297,12 +307,13 @@ class KernelLDAHash(KernelHasher):
         n_bits: int | None = None,
         *,
         kernel: Kernel = "rbf",
-        gamma: float | Literal["median"] = "median",
+        gamma: float | Literal["median", "wide"] = "wide",
         kernel_params: Mapping[str, Any] | None = None,
         basis: Literal["random", "kmeans"] | NDArray[Any] = "random",
         n_basis: int = 1000,
-        ridge: float = 1e-3,
+        ridge: float | Literal["falling"] = "falling",
         threshold_weight: float = 1.0,
+        refine: int = 0,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -317,6 +328,7 @@ class KernelLDAHash(KernelHasher):
         self.n_basis = n_basis
         self.ridge = ridge
         self.threshold_weight = threshold_weight
+        self.refine = refine
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives
@@ -325,20 +337,10 @@ class KernelLDAHash(KernelHasher):
 
     def _check_params(self) -> None:
         super()._check_params()
-        check_ridge(self.ridge)
+        if self.ridge != "falling":
+            check_ridge(self.ridge)
 
     def _directions(
         self, positive: PairMoments, negative: PairMoments, n_bits: int
     ) -> NDArray[np.float64]:
         return lda_directions(positive, negative, n_bits, ridge=self.ridge, gram=self._gram())
-
-
-def _covariance(rows: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.float64]:
-    mean = rows.mean(axis=0, dtype=np.float64)
-
-    def term(start: int, stop: int) -> NDArray[np.float64]:
-        block: NDArray[np.float64] = rows[start:stop] - mean
-        return block.T @ block
-
-    total = sum_tiles(lambda: term, len(rows), 1024, (rows.shape[1],) * 2, n_jobs)
-    return np.asarray(total / max(1, len(rows) - 1))

@@ -76,6 +76,9 @@ class DiffHash(LinearHasher):
     threshold_weight : float
         Thresholds minimise ``threshold_weight * FNR + FPR`` of each bit. Large values make bits
         constant.
+    refine : int
+        Steps of stochastic descent that follow the closed form, on the loss that codes are judged
+        by (see `kdiffhash.refinement`). 1000 are plenty; 0 for none.
     preprocess : {None, "unit", "hellinger"}
         What is done to each row first; see `kdiffhash.preprocess`.
     n_positives, n_negatives : int
@@ -116,6 +119,7 @@ class DiffHash(LinearHasher):
         alpha: float | None = None,
         center: bool = True,
         threshold_weight: float = 1.0,
+        refine: int = 0,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -127,6 +131,7 @@ class DiffHash(LinearHasher):
         self.alpha = alpha
         self.center = center
         self.threshold_weight = threshold_weight
+        self.refine = refine
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives
@@ -166,7 +171,7 @@ class LDAHash(LinearHasher):
     ridge : float
         Regularisation: this share of the mean eigenvalue of D_N is added to the diagonal of D_P,
         and a tenth of it to that of D_N.
-    threshold_weight, preprocess, n_positives, n_negatives, random_state, n_jobs
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
         As in `DiffHash`.
 
     Attributes
@@ -194,6 +199,7 @@ class LDAHash(LinearHasher):
         *,
         ridge: float = 1e-3,
         threshold_weight: float = 1.0,
+        refine: int = 0,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -203,6 +209,7 @@ class LDAHash(LinearHasher):
         self.n_bits = n_bits
         self.ridge = ridge
         self.threshold_weight = threshold_weight
+        self.refine = refine
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives

@@ -113,7 +113,7 @@ METHODS: dict[str, Method] = {
             "kernel LDA-hash",
             hashers.KernelLDAHash,
             grid={"ridge": _RIDGES},
-            settings=_ROOT,
+            settings={**_ROOT, "gamma": "median"},
         ),
         Method(
             "boosted",

@@ -89,6 +89,8 @@ def fit_pairs(
         raise ValueError(
             f"{type(hasher).__name__} sees all rows at once; fit it on one machine, on a sample"
         )
+    if hasher.refine:
+        raise ValueError("refine needs all pairs on one machine; set refine=0, or fit on a sample")
     client = current_client(client)
     rows = Blocks.of(X, client)
     checked, flags = check_pairs(pairs, similar, len(rows))

@@ -1,0 +1,138 @@
+"""Models as ONNX graphs: from rows to packed codes, wherever ONNX runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ..codes import n_bytes
+from ..extras import need
+from ..files import replacing
+from ..hashers import BaseHasher
+from ..kernels import GaussianMap, IdentityMap
+
+_OPSET, _IR = 17, 8  # of 2022, for old runtimes
+
+
+def export(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
+    """Write a fitted hasher as an ONNX graph.
+
+    The input ``rows`` is float32 of shape (n, d), the output ``codes`` uint8 of shape (n, bytes):
+    what `transform` gives, but for projections within rounding of their thresholds. Sums are made
+    in double precision inside.
+
+    Parameters
+    ----------
+    hasher : BaseHasher
+        Linear, or with a Gaussian or Mahalanobis kernel.
+    path : path
+        Where to write; an old file is replaced only when all is written.
+    """
+    from sklearn.utils.validation import check_is_fitted
+
+    onnx = need("onnx", "onnx")
+    check_is_fitted(hasher)
+    model = _Graph(onnx, hasher).model()
+    onnx.checker.check_model(model, full_check=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+class _Graph:
+    """Nodes and constants of a graph that is being written."""
+
+    def __init__(self, onnx: Any, hasher: BaseHasher) -> None:
+        self.helper, self.types, self.numpy = onnx.helper, onnx.TensorProto, onnx.numpy_helper
+        self.hasher = hasher
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def model(self) -> Any:
+        hasher, helper, types = self.hasher, self.helper, self.types
+        values = self.features(self.preprocessed("rows"))
+        directions = hasher.directions_.T.astype(np.float64)
+        projections = self.add("MatMul", values, self.constant(directions))
+        bits = self.add(
+            "Greater", projections, self.constant(hasher.thresholds_.astype(np.float64))
+        )
+        self.packed(bits, "codes")
+        n_features, width = hasher.n_features_in_, n_bytes(hasher.n_bits_)
+        graph = helper.make_graph(
+            self.nodes,
+            type(hasher).__name__,
+            [helper.make_tensor_value_info("rows", types.FLOAT, ["n", n_features])],
+            [helper.make_tensor_value_info("codes", types.UINT8, ["n", width])],
+            self.constants,
+        )
+        opset = [helper.make_opsetid("", _OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, producer_name="kdiffhash")
+        model.ir_version = _IR
+        helper.set_model_props(model, {"n_bits": str(hasher.n_bits_)})
+        return model
+
+    def add(self, kind: str, *inputs: str, out: str | None = None, **attributes: Any) -> str:
+        """Append a node, and name what it gives."""
+        name = out or f"v{len(self.nodes)}"
+        self.nodes.append(self.helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(self.numpy.from_array(np.asarray(value), name))
+        return name
+
+    def preprocessed(self, rows: str) -> str:
+        """In float32, as `transform` does it."""
+        kind = self.hasher.preprocess
+        if kind is None:
+            return rows
+        axes = self.constant(np.array([1], np.int64))
+        tiny = self.constant(np.float32(np.finfo(np.float32).tiny))
+        if kind == "unit":
+            largest = self.add("ReduceMax", self.add("Abs", rows), axes=[1])
+            rows = self.add("Div", rows, self.add("Max", largest, tiny))
+            square = self.add("ReduceSum", self.add("Mul", rows, rows), axes)
+            return self.add("Div", rows, self.add("Max", self.add("Sqrt", square), tiny))
+        total = self.add("ReduceSum", rows, axes)
+        return self.add("Sqrt", self.add("Div", rows, self.add("Max", total, tiny)))
+
+    def features(self, rows: str) -> str:
+        """In float64: rows minus their shift, or kernel values."""
+        features = self.hasher._feature_map()
+        if not isinstance(features, IdentityMap | GaussianMap):
+            raise ValueError(
+                f"kernel={getattr(self.hasher, 'kernel', None)!r} cannot be exported; "
+                "'rbf' and 'mahalanobis' can"
+            )
+        rows = self.add("Cast", rows, to=self.types.DOUBLE)
+        rows = self.add("Sub", rows, self.constant(features.shift.astype(np.float64)))
+        if isinstance(features, IdentityMap):
+            return rows
+        basis = features.basis.astype(np.float64) - features.shift
+        if features.metric is not None:
+            metric = features.metric.astype(np.float64)
+            rows = self.add("MatMul", rows, self.constant(metric))
+            basis = basis @ metric
+        # -gamma |x - b|^2 = 2 gamma x.b - gamma |x|^2 - gamma |b|^2
+        gamma = float(features.gamma)
+        products = self.add("MatMul", rows, self.constant(2 * gamma * basis.T))
+        axes = self.constant(np.array([1], np.int64))
+        squares = self.add("ReduceSum", self.add("Mul", rows, rows), axes)
+        exponent = self.add("Sub", products, self.add("Mul", squares, self.constant(gamma)))
+        column = self.constant(gamma * (basis**2).sum(axis=1))
+        return self.add("Exp", self.add("Sub", exponent, column))
+
+    def packed(self, bits: str, out: str) -> None:
+        """Eight bits a byte, the first on top, zeros to fill up."""
+        n_bits = self.hasher.n_bits_
+        values = self.add("Cast", bits, to=self.types.FLOAT)
+        spare = -n_bits % 8
+        if spare:
+            pads = self.constant(np.array([0, 0, 0, spare], np.int64))
+            values = self.add("Pad", values, pads)
+        shape = self.constant(np.array([-1, n_bytes(n_bits), 8], np.int64))
+        eights = self.add("Reshape", values, shape)
+        places = self.constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
+        self.add("Cast", self.add("MatMul", eights, places), out=out, to=self.types.UINT8)

@@ -1,0 +1,255 @@
+"""Supervised hashes of others, plainly after their papers, to compare with."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from numpy.typing import NDArray
+
+from ..encode import compute_features
+from ..kernels import GaussianMap, median_gamma
+from ..pairs import Pairs, Similar, check_both_kinds, things_joined_by
+from ..parallel import one_blas_thread
+from ..preprocess import Preprocess, preprocess_rows
+from .base import BaseHasher
+
+Matrix = NDArray[np.float64]
+
+_MEDIAN_ROWS = 2_000
+
+
+class LabelledKernelHasher(BaseHasher):
+    """Base class: functions of a Gaussian on random basis rows, learned from rows with ids.
+
+    Of the rows in pairs, whole things are taken at random until there are `n_rows` rows.
+    """
+
+    n_basis: int
+    n_rows: int
+
+    basis_: NDArray[np.float32]
+    gamma_: float
+
+    _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "basis_", "gamma_")
+
+    def _fit_checked(
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+    ) -> Self:
+        self._check_params()
+        check_both_kinds(int(similar.sum()), int((~similar).sum()))
+        if things is None:
+            things = things_joined_by(pairs[similar], len(X))
+        used = np.unique(pairs)
+        order = self._rng("things").permutation(int(things.max()) + 1)[things[used]]
+        chosen = np.sort(used[np.argsort(order, kind="stable")[: self.n_rows]])
+        rows = preprocess_rows(X[chosen], self.preprocess)
+        ids = np.unique(things[chosen], return_inverse=True)[1]
+        if ids.max() == 0:
+            raise ValueError("the rows that were drawn show one thing; raise n_rows")
+        rng = self._rng("basis")
+        n_basis = min(self.n_basis, len(rows))
+        self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
+        some = rng.permutation(len(rows))[:_MEDIAN_ROWS]
+        self.gamma_ = median_gamma("rbf", rows[some], self.basis_)
+        features = compute_features(rows, None, self._feature_map(), self.n_jobs)
+        mean = features.mean(axis=0, dtype=np.float64)
+        with one_blas_thread():
+            directions = self._learn(features - mean, ids, self.n_bits or 128)
+        self.directions_ = np.ascontiguousarray(directions, np.float32)
+        self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
+        return self
+
+    @abstractmethod
+    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+        """Directions, shape (n_bits, n_basis), from centred features and things 0..k-1."""
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name in ("n_basis", "n_rows"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 2:
+                raise ValueError(f"{name} must be a whole number from 2, got {value!r}")
+
+    def _feature_map(self) -> GaussianMap:
+        return GaussianMap(self.basis_, self.gamma_)
+
+
+class KSHHash(LabelledKernelHasher):
+    """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
+
+    Its bits depend on how many there are to be: prefixes of its codes are other codes.
+
+    Parameters
+    ----------
+    n_bits : int, optional
+        128 by default.
+    n_basis : int
+        Basis rows, 300 in the paper.
+    n_rows : int
+        Rows whose pairs, all of them, are learned from.
+    n_iter : int
+        Steps of accelerated descent for each bit.
+    preprocess, n_positives, n_negatives, random_state, n_jobs
+        As in `DiffHash`.
+
+    References
+    ----------
+    W. Liu, J. Wang, R. Ji, Y.-G. Jiang, S.-F. Chang: Supervised hashing with kernels. CVPR 2012.
+    """
+
+    def __init__(
+        self,
+        n_bits: int | None = None,
+        *,
+        n_basis: int = 300,
+        n_rows: int = 2000,
+        n_iter: int = 50,
+        preprocess: Preprocess = None,
+        n_positives: int = 100_000,
+        n_negatives: int = 200_000,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_basis = n_basis
+        self.n_rows = n_rows
+        self.n_iter = n_iter
+        self.preprocess = preprocess
+        self.n_positives = n_positives
+        self.n_negatives = n_negatives
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+        residue = np.where(ids[:, None] == ids, float(n_bits), -float(n_bits))
+        second = features.T @ features
+        second += 1e-6 * np.trace(second) / len(second) * np.eye(len(second))
+        root = scipy.linalg.cholesky(second, lower=True)
+        weighed = features.T @ residue @ features
+        directions = np.empty((n_bits, features.shape[1]))
+        for bit in range(n_bits):
+            half = scipy.linalg.solve_triangular(root, weighed, lower=True)
+            inner = scipy.linalg.solve_triangular(root, half.T, lower=True)
+            last = len(inner) - 1
+            top = scipy.linalg.eigh((inner + inner.T) / 2, subset_by_index=(last, last))[1][:, 0]
+            relaxed = scipy.linalg.solve_triangular(root, top, lower=True, trans=1)
+            relaxed *= np.sqrt(len(features))
+            descended = self._descend(features, residue, relaxed)
+            signs = [np.where(features @ one > 0, 1.0, -1.0) for one in (relaxed, descended)]
+            gains = [sign @ residue @ sign for sign in signs]
+            better = int(gains[1] > gains[0])
+            directions[bit] = (relaxed, descended)[better]
+            residue -= np.outer(signs[better], signs[better])
+            seen = features.T @ signs[better]
+            weighed -= np.outer(seen, seen)
+        return directions
+
+    def _descend(self, features: Matrix, residue: Matrix, start: Matrix) -> Matrix:
+        """Nesterov's descent on ``-b' R b``, b the sigmoid of the projections from -1 to 1."""
+
+        def value_and_gradient(at: Matrix) -> tuple[float, Matrix]:
+            soft = np.tanh(features @ at / 2)
+            pull = residue @ soft
+            return -float(soft @ pull), -features.T @ (pull * (1 - soft * soft))
+
+        here, ahead, momentum = start, start, 1.0
+        _, slope = value_and_gradient(start)
+        step = np.linalg.norm(start) / max(float(np.linalg.norm(slope)), 1e-30)
+        for _ in range(self.n_iter):
+            value, slope = value_and_gradient(ahead)
+            while step > 1e-12:
+                trial = ahead - step * slope
+                if value_and_gradient(trial)[0] <= value - 0.5 * step * float(slope @ slope):
+                    break
+                step /= 2
+            else:
+                break
+            following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = trial + (momentum - 1) / following * (trial - here)
+            here, momentum = trial, following
+        return here
+
+
+class SDHHash(LabelledKernelHasher):
+    """Supervised discrete hashing: codes from which a linear map tells what a row shows.
+
+    Its bits belong together: prefixes of its codes are not good codes.
+
+    Parameters
+    ----------
+    n_bits : int, optional
+        128 by default.
+    n_basis : int
+        Basis rows, 1000 in the paper.
+    n_rows : int
+        Rows to learn from.
+    nu : float
+        Weight of the distance between codes and the functions that predict them.
+    ridge : float
+        Weight of the size of the map from codes to things.
+    n_iter : int
+        Rounds over map, codes and functions.
+    preprocess, n_positives, n_negatives, random_state, n_jobs
+        As in `DiffHash`.
+
+    References
+    ----------
+    F. Shen, C. Shen, W. Liu, H. T. Shen: Supervised discrete hashing. CVPR 2015.
+    """
+
+    def __init__(
+        self,
+        n_bits: int | None = None,
+        *,
+        n_basis: int = 1000,
+        n_rows: int = 20_000,
+        nu: float = 1e-5,
+        ridge: float = 1.0,
+        n_iter: int = 5,
+        preprocess: Preprocess = None,
+        n_positives: int = 100_000,
+        n_negatives: int = 200_000,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_basis = n_basis
+        self.n_rows = n_rows
+        self.nu = nu
+        self.ridge = ridge
+        self.n_iter = n_iter
+        self.preprocess = preprocess
+        self.n_positives = n_positives
+        self.n_negatives = n_negatives
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+        n = len(ids)
+        shown = scipy.sparse.csr_array((np.ones(n), (np.arange(n), ids)))
+        second = features.T @ features
+        second += 1e-6 * np.trace(second) / len(second) * np.eye(len(second))
+        factor = scipy.linalg.cho_factor(second)
+        codes = np.where(self._rng("codes").standard_normal((n, n_bits)) > 0, 1.0, -1.0)
+        functions = scipy.linalg.cho_solve(factor, features.T @ codes)
+        for _ in range(self.n_iter):
+            # The map from codes to things, by least squares: (B'B + ridge) W = B'Y.
+            to_things = scipy.linalg.solve(
+                codes.T @ codes + self.ridge * np.eye(n_bits), (shown.T @ codes).T, assume_a="pos"
+            )
+            # The codes, one bit after the other, given all others.
+            wanted = to_things[:, ids].T + self.nu * (features @ functions)
+            overlap = to_things @ to_things.T
+            np.fill_diagonal(overlap, 0)
+            for _ in range(3):
+                before = codes.copy()
+                for bit in range(n_bits):
+                    codes[:, bit] = np.where(wanted[:, bit] > codes @ overlap[bit], 1.0, -1.0)
+                if (codes == before).all():
+                    break
+            functions = scipy.linalg.cho_solve(factor, features.T @ codes)
+        return np.asarray(functions.T)

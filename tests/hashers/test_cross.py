@@ -1,0 +1,126 @@
+"""Two maps learned together, against NumPy's SVD, a search by hand, and chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from kdiffhash import CrossDiffHash, DiffHash, KernelDiffHash, LDAHash, hamming, load
+
+
+def make_views(n, seed, noise=0.2):
+    """Two kinds of measurements of things: a linear one, and one that is not."""
+    hidden = np.random.default_rng(0).normal(size=(6, 10))
+    bend = np.random.default_rng(1).normal(size=(6, 14))
+    rng = np.random.default_rng(seed)
+    things = rng.normal(size=(n, 6))
+    X = things @ hidden + noise * rng.normal(size=(n, 10))
+    Y = np.sin(0.5 * things @ bend) + noise * rng.normal(size=(n, 14))
+    return X.astype(np.float32), Y.astype(np.float32)
+
+
+def precision_at_one(cross, X, Y):
+    codes_x, codes_y = cross.transform(X, Y)
+    near = hamming(codes_x[:, None], codes_y)
+    ties = (near == near.min(axis=1, keepdims=True)).sum(axis=1)
+    return np.mean((near.diagonal() == near.min(axis=1)) / ties)
+
+
+def test_directions_are_those_of_a_singular_value_decomposition():
+    X, Y = make_views(3000, 0)
+    cross = CrossDiffHash(4, alpha=np.inf, ridge=0.0, random_state=0).fit(X, Y)
+    centred = [data - data.mean(axis=0) for data in (X.astype(float), Y.astype(float))]
+    whiten = []
+    for data in centred:
+        values, vectors = np.linalg.eigh(np.cov(data.T))
+        whiten.append(vectors / np.sqrt(values) @ vectors.T)
+    moment = whiten[0] @ (centred[0].T @ centred[1] / len(X)) @ whiten[1]
+    left, _, right = np.linalg.svd(moment)
+    for side, wanted, to_white in ((cross.x_, left.T, whiten[0]), (cross.y_, right, whiten[1])):
+        found = side.directions_ @ np.linalg.inv(to_white)
+        found /= np.linalg.norm(found, axis=1, keepdims=True)
+        np.testing.assert_allclose(np.abs((found * wanted[:4]).sum(axis=1)), 1, atol=1e-3)
+
+
+def test_thresholds_are_as_good_as_any_on_a_grid():
+    X, Y = make_views(400, 0)
+    cross = CrossDiffHash(3, n_negatives=2000, random_state=0).fit(X, Y)
+    rng = np.random.default_rng(5)
+    pairs = rng.integers(400, size=(3000, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    x, y = cross.x_.project(X), cross.y_.project(Y)  # above zero where the bit is one
+
+    def loss(bit, a, b):
+        one, two = x[:, bit] > a, y[:, bit] > b
+        return (one != two).mean() + (one[pairs[:, 0]] == two[pairs[:, 1]]).mean()
+
+    for bit in range(3):
+        grid = [np.quantile(side[:, bit], np.linspace(0.2, 0.8, 13)) for side in (x, y)]
+        best = min(loss(bit, a, b) for a in grid[0] for b in grid[1])
+        assert loss(bit, 0, 0) < best + 0.06
+
+
+@pytest.mark.parametrize(
+    "cross",
+    [
+        CrossDiffHash(10, random_state=0),
+        CrossDiffHash(
+            32,
+            x=KernelDiffHash(n_basis=200, gamma="wide"),
+            y=KernelDiffHash(n_basis=200, gamma="wide"),
+            random_state=0,
+        ),
+        CrossDiffHash(10, y=KernelDiffHash(n_basis=150, preprocess="unit"), random_state=0),
+    ],
+    ids=["linear", "kernel", "mixed"],
+)
+def test_new_things_are_found_across_kinds(cross):
+    fitted = clone(cross).fit(*make_views(3000, 0))
+    assert precision_at_one(fitted, *make_views(100, 1)) > 0.08  # chance is 0.01
+
+
+def test_a_kernel_finds_more_where_one_kind_is_bent():
+    train, test = make_views(3000, 0), make_views(200, 1)
+    kernel = KernelDiffHash(n_basis=300, gamma="wide")
+    linear = CrossDiffHash(10, random_state=0).fit(*train)
+    bent = CrossDiffHash(64, x=kernel, y=kernel, random_state=0).fit(*train)
+    assert precision_at_one(bent, *test) > 1.5 * precision_at_one(linear, *test)
+
+
+def test_each_side_is_a_hasher_of_its_own(tmp_path):
+    X, Y = make_views(500, 0)
+    cross = CrossDiffHash(8, y=KernelDiffHash(n_basis=50), random_state=0).fit(X, Y)
+    assert isinstance(cross.x_, DiffHash)
+    cross.y_.save(tmp_path / "y.safetensors")
+    np.testing.assert_array_equal(
+        load(tmp_path / "y.safetensors").transform(Y), cross.transform(X, Y)[1]
+    )
+    again = CrossDiffHash(8, y=KernelDiffHash(n_basis=50), random_state=0, n_jobs=1).fit(X, Y)
+    np.testing.assert_array_equal(again.y_.directions_, cross.y_.directions_)
+    np.testing.assert_array_equal(again.y_.thresholds_, cross.y_.thresholds_)
+
+
+def test_rows_of_one_thing_are_no_pairs_that_do_not_match():
+    X, Y = make_views(300, 0)
+    ids = np.repeat(np.arange(150), 2)
+    cross = CrossDiffHash(4, n_negatives=1000, random_state=0).fit(X, Y, ids)
+    assert cross.x_.bit_fnr_.max() < 0.5
+
+
+def test_bad_input_is_explained():
+    X, Y = make_views(50, 0)
+    with pytest.raises(ValueError, match="X has 50 rows and Y 49"):
+        CrossDiffHash(4).fit(X, Y[:49])
+    with pytest.raises(ValueError, match="row 49 of Y, which has 20"):
+        CrossDiffHash(4).fit_pairs(X, Y[:20], [[0, 0], [1, 49]], [True, False])
+    with pytest.raises(ValueError, match="at most one bit per feature"):
+        CrossDiffHash(11).fit(X, Y)
+    with pytest.raises(ValueError, match="alpha must be above 0"):
+        CrossDiffHash(4, alpha=0).fit(X, Y)
+    with pytest.raises(ValueError, match="x must be a DiffHash or KernelDiffHash"):
+        CrossDiffHash(4, x=LDAHash()).fit(X, Y)
+    with pytest.raises(ValueError, match="NaN"):
+        CrossDiffHash(4).fit(np.full_like(X, np.nan), Y)
+    with pytest.raises(ValueError, match="ids must have shape"):
+        CrossDiffHash(4).fit(X, Y, np.arange(3))

@@ -1,0 +1,98 @@
+"""The sequential test against a loop over bits, and its rates on pairs it has not seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kdiffhash import SequentialMatcher, hamming
+
+
+def make_pairs(n, seed, n_bits=256, low=0.02, high=0.3):
+    """Codes whose similar pairs differ in a share of bits that varies from pair to pair."""
+    rng = np.random.default_rng(seed)
+    bits = rng.random((n, n_bits)) < 0.5
+    share = rng.uniform(low, high, size=(n, 1))
+    codes = np.packbits(np.concatenate([bits, bits ^ (rng.random((n, n_bits)) < share)]), axis=1)
+    positives = np.stack([np.arange(n), np.arange(n) + n], axis=1)
+    first = rng.integers(n, size=5 * n)
+    negatives = np.stack([first, n + (first + rng.integers(1, n, size=5 * n)) % n], axis=1)
+    pairs = np.concatenate([positives, negatives])
+    return codes, pairs, np.arange(len(pairs)) < n
+
+
+@pytest.fixture(scope="module")
+def matcher():
+    return SequentialMatcher(fpr=1e-3).fit(*make_pairs(20_000, 0))
+
+
+def test_decisions_are_those_of_reading_bit_after_bit(matcher):
+    codes, pairs, _ = make_pairs(300, 1)
+    found = matcher.decide(codes, codes, pairs)
+    bits = np.unpackbits(codes, axis=1)
+    for (i, j), similar, read in zip(pairs, *found):
+        differing = np.cumsum(bits[i] != bits[j])
+        for part in range(8):
+            distance = differing[32 * part + 31]
+            if distance <= matcher.accept_[part] or distance >= matcher.reject_[part]:
+                break
+        assert similar == (distance <= matcher.accept_[part])
+        assert read == 32 * (part + 1)
+
+
+def test_rates_hold_on_new_pairs_and_few_bits_are_read(matcher):
+    codes, pairs, similar = make_pairs(20_000, 2)
+    found = matcher.decide(codes, codes, pairs)
+    fpr, fnr = found.similar[~similar].mean(), 1 - found.similar[similar].mean()
+    assert fpr == pytest.approx(1e-3, abs=4 * np.sqrt(1e-3 / 100_000))
+    distances = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
+    limit = np.sort(distances[~similar])[int(fpr * (~similar).sum())]
+    whole = (distances[similar] >= limit).mean()
+    assert fnr < whole + 0.01
+    assert found.bits_read[~similar].mean() < 100
+    assert found.bits_read.mean() < 128
+    assert matcher.expected_.fnr == pytest.approx(fnr, abs=0.015)
+    assert matcher.expected_.bits_dissimilar == pytest.approx(
+        found.bits_read[~similar].mean(), rel=0.05
+    )
+
+
+def test_threads_change_nothing():
+    codes, pairs, _ = make_pairs(500, 3)
+    learned = make_pairs(4000, 0)
+    one, three = (
+        SequentialMatcher(1e-3, n_jobs=n_jobs).fit(*learned).decide(codes, codes, pairs)
+        for n_jobs in (1, 3)
+    )
+    np.testing.assert_array_equal(one.similar, three.similar)
+    np.testing.assert_array_equal(one.bits_read, three.bits_read)
+
+
+def test_codes_that_are_no_whole_number_of_parts_are_read_to_their_end():
+    codes, pairs, similar = make_pairs(2000, 0, n_bits=72)
+    matcher = SequentialMatcher(fpr=0.02).fit(codes, pairs, similar)
+    found = matcher.decide(codes[:2000], codes[2000:], pairs - [0, 2000])
+    assert set(np.unique(found.bits_read)) <= {32, 64, 72}
+    assert found.similar[~similar].mean() <= 0.02
+
+
+def test_a_rate_that_the_codes_do_not_reach_is_refused():
+    codes, pairs, similar = make_pairs(2000, 0, n_bits=64)
+    with pytest.raises(ValueError, match=r"codes of 64 bits miss .* give longer codes"):
+        SequentialMatcher(fpr=1e-3, fnr=1e-3).fit(codes, pairs, similar)
+
+
+def test_bad_input_is_explained(matcher):
+    codes, pairs, similar = make_pairs(100, 0)
+    with pytest.raises(ValueError, match="cannot resolve a false-positive rate"):
+        SequentialMatcher(fpr=1e-4).fit(codes, pairs, similar)
+    with pytest.raises(ValueError, match="fnr must lie between 0 and 1"):
+        SequentialMatcher(fpr=0.05, fnr=2).fit(codes, pairs, similar)
+    with pytest.raises(ValueError, match="no pair is similar"):
+        SequentialMatcher(fpr=0.05).fit(codes, pairs, np.zeros(len(pairs), bool))
+    with pytest.raises(ValueError, match="call fit first"):
+        SequentialMatcher().decide(codes, codes, pairs)
+    with pytest.raises(ValueError, match="256 bits take 32 bytes per code, got 16"):
+        matcher.decide(codes[:, :16], codes, pairs)
+    with pytest.raises(ValueError, match="but b has 100"):
+        matcher.decide(codes, codes[:100], pairs)
