@@ -75,14 +75,15 @@ def calibrate(
         distance=distance,
         distance_interval=(threshold(low), threshold(high)),
         fpr=n_false / len(negatives),
-        fpr_interval=_clopper_pearson(n_false, len(negatives), tail),
+        fpr_interval=clopper_pearson(n_false, len(negatives), tail),
         tpr=n_found / len(positives),
-        tpr_interval=_clopper_pearson(n_found, len(positives), tail),
+        tpr_interval=clopper_pearson(n_found, len(positives), tail),
         confidence=confidence,
     )
 
 
-def _clopper_pearson(hits: int, n: int, tail: float) -> tuple[float, float]:
+def clopper_pearson(hits: int, n: int, tail: float) -> tuple[float, float]:
+    """Exact interval of a rate, with `tail` left out on either side."""
     from scipy.stats import beta
 
     low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0

@@ -1,8 +1,9 @@
 """Deciding pairs from as few bits as needed (Wald's sequential test).
 
-Codes are read in parts of 32 bits. After each part, the likelihood ratio of the distance so far,
-learned from pairs, says whether the pair is similar, is not, or whether the next part has to be
-read. Most pairs are far apart and say so in the first parts.
+Codes are read in parts of 32 bits. After each part, a likelihood ratio says whether the whole code
+is going to take the pair for similar, is not, or whether the next part has to be read: that of the
+distance so far, between similar pairs that whole codes find and dissimilar ones that they part.
+Most pairs are far apart and say so early.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._numba import sequential
-from .calibration import calibrate
+from .calibration import calibrate, clopper_pearson
 from .codes import Codes, check_codes, n_bytes
 from .metrics import roc
 from .pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .parallel import n_threads, run
 
 _PART = 32  # bits
-_SHARE = 0.5  # of the wanted false-positive rate that may be spent before the last part
+_SHARE = 0.8  # of the wanted false-positive rate that may be spent before the last part
 _SPARE = 0.005  # similar pairs that may be lost by stopping early, if `fnr` is not given
+_WIDEN = 0.2  # by what the bounds of the log-likelihood ratio are moved
 
 
 class Decisions(NamedTuple):
@@ -48,6 +50,9 @@ class Expected:
     ----------
     fpr, fnr : float
         Error rates of the sequential test.
+    fpr_interval, fnr_interval : tuple of float
+        Where they are to be expected, at 95 %: with groups, in a group that was not seen, from how
+        they differ from group to group; else on other pairs of this kind, by Clopper and Pearson.
     whole_fnr : float
         FNR of whole codes at the same FPR.
     bits_similar, bits_dissimilar : float
@@ -56,6 +61,8 @@ class Expected:
 
     fpr: float
     fnr: float
+    fpr_interval: tuple[float, float]
+    fnr_interval: tuple[float, float]
     whole_fnr: float
     bits_similar: float
     bits_dissimilar: float
@@ -108,7 +115,12 @@ class SequentialMatcher:
         self.n_jobs = n_jobs
 
     def fit(
-        self, codes: ArrayLike, pairs: ArrayLike, similar: ArrayLike, n_bits: int | None = None
+        self,
+        codes: ArrayLike,
+        pairs: ArrayLike,
+        similar: ArrayLike,
+        n_bits: int | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Learn when to stop from pairs of codes.
 
@@ -121,6 +133,9 @@ class SequentialMatcher:
         similar : bool array of shape (p,)
         n_bits : int, optional
             By default all bits.
+        groups : array of shape (p,), optional
+            Which scene, catalogue or the like each pair is from, for intervals that tell what to
+            expect of another one.
 
         Returns
         -------
@@ -146,19 +161,34 @@ class SequentialMatcher:
                 f"false-positive rate of {self.fpr:g}, more than fnr={self.fnr:g}; give longer "
                 "codes, or ask for less"
             )
+        near = so_far[-1] <= whole.distance
+        telling = near == flags
+        ratios = [
+            _log_likelihood_ratio(distances[telling], flags[telling], _PART * (k + 1))
+            for k, distances in enumerate(so_far[:-1])
+        ]
+        n_lost, n_false = int(spare * flags.sum()), int(_SHARE * self.fpr * (~flags).sum())
         lower, upper = np.log(spare), np.log((1 - attainable) / (_SHARE * self.fpr))
-        self.accept_ = np.full(len(so_far), -1, np.int32)
-        self.reject_ = np.full(len(so_far), 2**30, np.int32)
-        for k, distances in enumerate(so_far[:-1]):
-            ratio = _log_likelihood_ratio(distances, flags, _PART * (k + 1))
-            self.accept_[k] = int((ratio > upper).sum()) - 1
-            self.reject_[k] = len(ratio) - int((ratio < lower).sum())
-        self._set_last(so_far, flags)
+        while True:  # Wald's bounds, moved apart as long as they decide too much too early
+            self.accept_ = np.array([(r > upper).sum() - 1 for r in ratios] + [-1], np.int32)
+            self.reject_ = np.array([(r >= lower).sum() for r in ratios] + [0], np.int32)
+            accepted, waiting = self._early(so_far)
+            too_low = int((flags & near & ~accepted & ~waiting).sum()) > n_lost
+            too_high = int((~flags & accepted).sum()) > n_false
+            lower, upper = lower - _WIDEN * too_low, upper + _WIDEN * too_high
+            if not too_low and not too_high:
+                break
+        left = int(self.fpr * (~flags).sum() + 1e-9) - int((~flags & accepted).sum())
+        last = np.sort(so_far[-1][waiting & ~flags])
+        limit = int(last[left]) - 1 if left < len(last) else int(so_far[-1].max())
+        self.accept_[-1], self.reject_[-1] = limit, limit + 1
         found, parts = self._decide(words, words, checked)
         fpr = float(found[~flags].mean())
         self.expected_ = Expected(
             fpr=fpr,
             fnr=float(1 - found[flags].mean()),
+            fpr_interval=_interval(found[~flags], _of(groups, ~flags)),
+            fnr_interval=_interval(~found[flags], _of(groups, flags)),
             whole_fnr=roc(so_far[-1], flags).fnr_at(fpr),
             bits_similar=float(_PART * parts[flags].mean()),
             bits_dissimilar=float(_PART * parts[~flags].mean()),
@@ -214,18 +244,35 @@ class SequentialMatcher:
         run(tasks, self.n_jobs)
         return found, parts
 
-    def _set_last(self, so_far: NDArray[np.int32], similar: Similar) -> None:
-        """Of the pairs that come to the last part, take as many as the wanted rate leaves."""
-        waiting = np.ones(len(similar), bool)
-        n_false = 0
+    def _early(self, so_far: NDArray[np.int32]) -> tuple[Similar, Similar]:
+        """Which pairs are found similar before the last part, and which come to it."""
+        accepted, waiting = np.zeros(so_far.shape[1], bool), np.ones(so_far.shape[1], bool)
         for distances, accept, reject in zip(so_far[:-1], self.accept_, self.reject_):
-            n_false += int((waiting & ~similar & (distances <= accept)).sum())
+            accepted |= waiting & (distances <= accept)
             waiting &= (distances > accept) & (distances < reject)
-        left = int(self.fpr * (~similar).sum() + 1e-9) - n_false
-        last = np.sort(so_far[-1][waiting & ~similar])
-        largest = int(so_far[-1].max())
-        limit = int(last[left]) - 1 if 0 <= left < len(last) else largest if left >= 0 else -1
-        self.accept_[-1], self.reject_[-1] = limit, limit + 1
+        return accepted, waiting
+
+
+def _of(groups: ArrayLike | None, chosen: Similar) -> NDArray[Any] | None:
+    if groups is None:
+        return None
+    each = np.asarray(groups)
+    if each.shape != chosen.shape:
+        raise ValueError(f"groups must have one entry for each of {len(chosen)} pairs")
+    return each[chosen]
+
+
+def _interval(errors: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[float, float]:
+    """Where the rate of errors is to be expected at 95 %: in a new group, or in a new sample."""
+    from scipy.stats import t
+
+    if groups is None or (groups == groups[0]).all():
+        return clopper_pearson(int(errors.sum()), len(errors), 0.025)
+    counts = [(errors[groups == one].sum(), (groups == one).sum()) for one in np.unique(groups)]
+    logits = [np.log((hits + 0.5) / (n - hits + 0.5)) for hits, n in counts]
+    reach = t.ppf(0.975, len(logits) - 1) * np.std(logits, ddof=1) * np.sqrt(1 + 1 / len(logits))
+    low, high = (1 / (1 + np.exp(-(np.mean(logits) + sign * reach))) for sign in (-1, 1))
+    return float(low), float(high)
 
 
 def _as_parts(codes: Codes) -> NDArray[np.uint32]:
@@ -240,7 +287,7 @@ def _log_likelihood_ratio(
     """``log P(d | similar) - log P(d | dissimilar)`` for d = 0..n_bits, falling.
 
     Counts alone say nothing where one kind has none, so a parabola is fitted to the log odds by
-    logistic regression, and its falling branch is continued flat.
+    logistic regression; beyond its top or bottom it is continued flat.
     """
     counts = np.array(
         [np.bincount(distances[similar == flag], minlength=n_bits + 1) for flag in (True, False)],
@@ -258,5 +305,7 @@ def _log_likelihood_ratio(
         weights += step
         if np.abs(step).max() < 1e-9:
             break
-    ratio: NDArray[np.float64] = np.minimum.accumulate(basis @ weights)
-    return ratio
+    constant, slope_at_0, bend = weights
+    turn = -slope_at_0 / (2 * bend) if bend else np.inf
+    falling = np.maximum(grid, turn) if bend < 0 else np.minimum(grid, turn)
+    return np.asarray(constant + falling * (slope_at_0 + bend * falling))

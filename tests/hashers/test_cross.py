@@ -27,20 +27,22 @@ def precision_at_one(cross, X, Y):
     return np.mean((near.diagonal() == near.min(axis=1)) / ties)
 
 
-def test_directions_are_those_of_a_singular_value_decomposition():
+def test_projections_are_weighed_canonical_variates_rotated_alike():
+    """All that a common rotation leaves: inner products of projections, within and across kinds."""
     X, Y = make_views(3000, 0)
-    cross = CrossDiffHash(4, alpha=np.inf, ridge=0.0, random_state=0).fit(X, Y)
+    cross = CrossDiffHash(10, alpha=np.inf, ridge=0.0, random_state=0).fit(X, Y)
     centred = [data - data.mean(axis=0) for data in (X.astype(float), Y.astype(float))]
-    whiten = []
+    white = []
     for data in centred:
         values, vectors = np.linalg.eigh(np.cov(data.T))
-        whiten.append(vectors / np.sqrt(values) @ vectors.T)
-    moment = whiten[0] @ (centred[0].T @ centred[1] / len(X)) @ whiten[1]
-    left, _, right = np.linalg.svd(moment)
-    for side, wanted, to_white in ((cross.x_, left.T, whiten[0]), (cross.y_, right, whiten[1])):
-        found = side.directions_ @ np.linalg.inv(to_white)
-        found /= np.linalg.norm(found, axis=1, keepdims=True)
-        np.testing.assert_allclose(np.abs((found * wanted[:4]).sum(axis=1)), 1, atol=1e-3)
+        white.append(data @ (vectors / np.sqrt(values)) @ vectors.T)
+    left, values, right = np.linalg.svd(white[0].T @ white[1] / len(X), full_matrices=False)
+    weights = (values / values[0]) ** 2
+    x, y = (white[0] @ left) * weights, (white[1] @ right.T) * weights
+    found_x, found_y = cross.x_.project(X), cross.y_.project(Y)
+    found_x, found_y = found_x - found_x.mean(axis=0), found_y - found_y.mean(axis=0)
+    for found, wanted in ((found_x @ found_y.T, x @ y.T), (found_x @ found_x.T, x @ x.T)):
+        np.testing.assert_allclose(found[:200], wanted[:200], atol=0.02 * np.abs(wanted).max())
 
 
 def test_thresholds_are_as_good_as_any_on_a_grid():
@@ -77,7 +79,7 @@ def test_thresholds_are_as_good_as_any_on_a_grid():
 )
 def test_new_things_are_found_across_kinds(cross):
     fitted = clone(cross).fit(*make_views(3000, 0))
-    assert precision_at_one(fitted, *make_views(100, 1)) > 0.08  # chance is 0.01
+    assert precision_at_one(fitted, *make_views(100, 1)) > 0.1  # chance is 0.01
 
 
 def test_a_kernel_finds_more_where_one_kind_is_bent():

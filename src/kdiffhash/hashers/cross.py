@@ -31,7 +31,9 @@ class CrossDiffHash(BaseEstimator):
     Codes of both kinds are compared with each other: bit i of a row x of the first kind is the sign
     of ``p_i . x - a_i``, of a row y of the second that of ``q_i . y - b_i``. All p and q follow
     from one singular value decomposition of ``alpha C_P - C_N``, the cross moments of pairs (x, y)
-    that match and that do not, on features that are whitened as far as `ridge` lets them.
+    that match and that do not, on features that are whitened as far as `ridge` lets them. Singular
+    vectors that tell little would make bits that tell little; so they are weighed by the square of
+    their singular values, and mixed by a random rotation that both maps share.
 
     Parameters
     ----------
@@ -153,7 +155,8 @@ class CrossDiffHash(BaseEstimator):
             features.append(
                 compute_features(data, side.preprocess, side._feature_map(), self.n_jobs)
             )
-        for side, vectors in zip(sides, self._solve(features, checked, flags), strict=True):
+        rng = sides[0]._rng("rotation")
+        for side, vectors in zip(sides, self._solve(features, checked, flags, rng), strict=True):
             side.directions_ = np.ascontiguousarray(vectors, np.float32)
         self._find_thresholds(sides, rows, checked, flags)
         self.x_, self.y_ = sides
@@ -185,9 +188,14 @@ class CrossDiffHash(BaseEstimator):
             raise ValueError(f"ridge must not be negative or infinite, got {self.ridge}")
 
     def _solve(
-        self, features: list[NDArray[np.float32]], pairs: Pairs, similar: Similar
+        self,
+        features: list[NDArray[np.float32]],
+        pairs: Pairs,
+        similar: Similar,
+        rng: np.random.Generator,
     ) -> tuple[Matrix, Matrix]:
-        """Directions of both maps, shapes (n_bits, width), the most correlated first."""
+        """Directions of both maps, shapes (n_bits, width)."""
+        rotation = np.linalg.qr(rng.standard_normal((self.n_bits, self.n_bits)))[0]
         means = [values.mean(axis=0, dtype=np.float64) for values in features]
         match, other = (self._cross(features, means, pairs[similar == flag]) for flag in (1, 0))
         moment = match if np.isinf(self.alpha) else self.alpha * match - other
@@ -201,14 +209,18 @@ class CrossDiffHash(BaseEstimator):
                 roots.append(scipy.linalg.cholesky(spread, lower=True))
             half = scipy.linalg.solve_triangular(roots[0], moment, lower=True)
             inner = scipy.linalg.solve_triangular(roots[1], half.T, lower=True).T
-            left, _, right = np.linalg.svd(inner, full_matrices=False)
-            found = []
-            for root, vectors in ((roots[0], left.T), (roots[1], right)):
-                rows = vectors[: self.n_bits]
-                found.append(scipy.linalg.solve_triangular(root, rows.T, lower=True, trans=1).T)
-        largest = np.abs(found[0]).argmax(axis=1)
-        signs = np.where(found[0][np.arange(len(largest)), largest] < 0, -1.0, 1.0)[:, None]
-        return found[0] * signs, found[1] * signs
+            left, values, right = np.linalg.svd(inner, full_matrices=False)
+            weights = (values[: self.n_bits] / max(values[0], 1e-300)) ** 2
+            # The largest entry of each left vector is positive, so that any solver will do.
+            left, right = left[:, : self.n_bits].T, right[: self.n_bits]
+            largest = np.abs(left).argmax(axis=1)
+            signs = np.where(left[np.arange(len(left)), largest] < 0, -1.0, 1.0)
+            mixed = rotation * (signs * weights)
+            found = [
+                scipy.linalg.solve_triangular(root, (mixed @ vectors).T, lower=True, trans=1).T
+                for root, vectors in zip(roots, (left, right), strict=True)
+            ]
+        return found[0], found[1]
 
     def _cross(
         self, features: list[NDArray[np.float32]], means: list[Matrix], pairs: Pairs
