@@ -19,11 +19,10 @@ import kdiffhash
 from kdiffhash import KernelLDAHash, draw_pairs, hamming
 from kdiffhash.cli.inputs import read_all
 from kdiffhash.codes import truncate
-from kdiffhash.kernels import kmeans_basis
+from kdiffhash.encode import compute_features
 from kdiffhash.metrics import bootstrap
 from kdiffhash.model_file import save
 from kdiffhash.preprocess import preprocess_rows
-from kdiffhash.thresholds import ThresholdSearch
 
 OPEN = ("caliterra", "boruszyn", "brighton-beach")
 OTHERS = ("herz-jesus-p25", "castle-p30")
@@ -32,32 +31,28 @@ SEED = 0
 RECIPE: dict[str, Any] = {
     "n_bits": 512,
     "n_basis": 1000,
-    "gamma": 0.5,
-    "ridge": 1e-4,
+    "basis": "kmeans",
+    "refine": 1000,
     "preprocess": "hellinger",
     "random_state": SEED,
 }
-_SAMPLE = 100_000  # rows that k-means sees
+_SAMPLE = 20_000  # rows that say where features lie
 TARGET = Path(kdiffhash.__file__).parent / "models" / "sift.safetensors"
 
 
 @cache
 def train(scenes: tuple[str, ...]) -> KernelLDAHash:
-    """A model of these scenes whose basis and directions fit into float16."""
+    """A model of these scenes whose directions fit into float16."""
     data = read_all([Path(name) for name in scenes], None, "sift")
     pairs, similar = draw_pairs(data.labels, random_state=SEED)
-    rng = np.random.default_rng(SEED)
-    some = np.sort(rng.choice(len(data.rows), min(_SAMPLE, len(data.rows)), replace=False))
-    rows = preprocess_rows(data.rows[some], "hellinger")
-    basis = kmeans_basis(rows, RECIPE["n_basis"], rng).astype(np.float16).astype(np.float32)
-    hasher = KernelLDAHash(basis=basis, **RECIPE).fit_pairs(data.rows, pairs, similar)
-    hasher.set_params(basis="kmeans")
+    hasher = KernelLDAHash(**RECIPE).fit_pairs(data.rows, pairs, similar, data.labels)
+    rows = data.rows[:: -(-len(data.rows) // _SAMPLE)]
+    mean = compute_features(rows, "hellinger", hasher._feature_map()).mean(axis=0, dtype=float)
     scale = np.abs(hasher.directions_).max(axis=1, keepdims=True)
-    hasher.directions_ = (hasher.directions_ / scale).astype(np.float16).astype(np.float32)
-    search = ThresholdSearch()  # for the rounded directions
-    members, places = np.unique(pairs, return_inverse=True)
-    search.add(hasher._columns(data.rows[members]), places.reshape(-1, 2), similar)
-    hasher._take_bit_rates(search.solve())
+    scaled = hasher.directions_.astype(np.float64) / scale
+    hasher.directions_ = scaled.astype(np.float16).astype(np.float32)
+    moved = (hasher.directions_ - scaled) @ mean  # what rounding does to the mean projection
+    hasher.thresholds_ = (hasher.thresholds_ / scale[:, 0] + moved).astype(np.float32)
     return hasher
 
 
@@ -105,7 +100,7 @@ def main() -> None:
     options = arguments(__doc__, write=0)
     if options.write:
         TARGET.parent.mkdir(exist_ok=True)
-        save(train(OPEN), TARGET, half=True)
+        save(train(OPEN), TARGET, half=["directions_"])
         say(f"{TARGET}: {TARGET.stat().st_size:,} bytes")
         return
     rows = [row for scene in OTHERS + OPEN for row in rows_of(scene, test_set(scene))]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,17 @@ class ModelFileError(ValueError):
     """The file is not a model that this version can read."""
 
 
-def save(hasher: BaseHasher, path: str | os.PathLike[str], *, half: bool = False) -> None:
+def save(hasher: BaseHasher, path: str | os.PathLike[str], *, half: Collection[str] = ()) -> None:
     """Write a fitted hasher to `path`; an old file there is replaced only when all is written.
 
-    With `half`, basis and directions are written as float16, which must hold them exactly; the
-    model that is read is the same.
+    What `half` names of ``basis_`` and ``directions_`` is written as float16, which must hold it
+    exactly; the model that is read is the same.
     """
     from safetensors.numpy import save as to_bytes
 
     header, arrays = _contents(hasher)
     if half:
-        for name in _HALVES & arrays.keys():
+        for name in _HALVES & set(half) & arrays.keys():
             with np.errstate(over="ignore"):
                 small = arrays[name].astype(np.float16)
             if not np.array_equal(small, arrays[name]):
