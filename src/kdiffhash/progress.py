@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+_shown = False  # whether a bar is on the terminal: there is room for one
+
 
 @contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
@@ -18,7 +20,7 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
     if bar is None:
         yield lambda done: None  # noqa: ARG005
         return
-    with bar:
+    with _alone(bar):
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
 
@@ -30,9 +32,21 @@ def waiting(what: str, quiet: bool) -> Iterator[None]:
     if bar is None:
         yield
         return
-    with bar:
+    with _alone(bar):
         bar.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def _alone(bar: Progress) -> Iterator[None]:
+    """Show a bar; what starts another one meanwhile stays silent."""
+    global _shown
+    _shown = True
+    try:
+        with bar:
+            yield
+    finally:
+        _shown = False
 
 
 def is_shown(quiet: bool) -> bool:
@@ -41,7 +55,7 @@ def is_shown(quiet: bool) -> bool:
 
 
 def _bar(quiet: bool) -> Progress | None:
-    if not is_shown(quiet):
+    if _shown or not is_shown(quiet):
         return None
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

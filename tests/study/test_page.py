@@ -78,14 +78,14 @@ def test_it_fits_the_screen(page):
 
 def test_methods_and_lengths_change_the_plots(page):
     before, sizes = curves(page), curves(page, "size-plot")
-    assert len(before) == 5  # SIFT, RootSIFT, DIF, kDIF, kernel LDA-hash, at 128 bits
+    assert len(before) == 6  # SIFT, RootSIFT, DIF, kDIF, kernel LDA-hash, refined, at 128 bits
     click(page, chip(page, "methods", "random hyperplanes"))
-    assert len(curves(page)) == 6
+    assert len(curves(page)) == 7
     assert len(curves(page, "size-plot")) == len(sizes) + 1
     click(page, chip(page, "bits", "64"))
-    assert len(curves(page)) == 10
+    assert len(curves(page)) == 12
     click(page, chip(page, "methods", "SIFT"))
-    assert len(curves(page)) == 9
+    assert len(curves(page)) == 11
     size = curves(page, "size-plot")
     click(page, chip(page, "rates", "FPR95"))
     assert curves(page, "size-plot") != size
@@ -116,7 +116,7 @@ def test_a_query_is_picked(page):
     buttons[3].send_keys(Keys.ENTER)  # by keyboard
     assert found() != before
     assert [b.get_attribute("aria-pressed") for b in buttons].index("true") == 3
-    assert len(page.find_elements(By.CSS_SELECTOR, "#found .match")) == 4 * 5
+    assert len(page.find_elements(By.CSS_SELECTOR, "#found .match")) == 5 * 5
 
 
 def test_pictures_have_words_and_themes_have_contrast(page):

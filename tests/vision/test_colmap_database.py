@@ -99,7 +99,7 @@ def matches_between(path, *pairs):
         ]
 
 
-def expected_matches(path, a, b, n_bits=256, ratio=0.76):
+def expected_matches(path, a, b, n_bits=256, ratio=0.74):
     model, found = load_pretrained("rootsift", n_bits), features(path)
     codes = [
         model.transform(found[name][2]) if len(found[name][2]) else np.empty((0, 32), np.uint8)

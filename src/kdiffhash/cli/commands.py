@@ -115,7 +115,7 @@ def train(
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    with waiting(f"learning ({method.value})", as_json or refine > 0):
+    with waiting(f"learning ({method.value})", as_json or refine > 0):  # which has a bar
         drawn = {}
         if method in (Method.random, Method.itq):
             if cluster is not None:

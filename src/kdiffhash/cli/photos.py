@@ -61,7 +61,7 @@ def match(
     bits: Bits = None,
     ratio: Annotated[
         float, typer.Option(min=0, max=1, help="Nearest to second nearest distance, below which.")
-    ] = 0.76,
+    ] = 0.74,
     geometry: Geometry = GeometryName.fundamental,
     tolerance: Tolerance = 2.0,
     features: Features = 8000,

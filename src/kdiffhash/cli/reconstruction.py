@@ -61,7 +61,7 @@ def colmap_match(
     bits: Bits = None,
     model: Model = None,
     descriptors: Descriptors = DescriptorName.rootsift,
-    ratio: Ratio = 0.76,
+    ratio: Ratio = 0.74,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Find the geometry of each pair.")
     ] = True,
@@ -169,7 +169,7 @@ def hloc_match(
     bits: Bits = None,
     model: Model = None,
     descriptors: Descriptors = DescriptorName.rootsift,
-    ratio: Ratio = 0.76,
+    ratio: Ratio = 0.74,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:

@@ -125,7 +125,7 @@ def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, 
     plan, scene = results.plan, test.scene
     named = {
         name: results.trained[data.name, name]
-        for name in ("kdif", "kernel-lda")
+        for name in ("kdif", "kernel-lda", "refined")
         if (data.name, name) in results.trained
     }
     if not named:

@@ -39,6 +39,9 @@ STYLES = {
     "boosted": Style("#cc79a7", "#e8a3c8", "", "X"),
     "random": Style("#8c6d31", "#c9a75f", "2 2", "h"),
     "itq": Style("#8c6d31", "#c9a75f", "8 3 2 3", "*"),
+    "refined": Style("#b2182b", "#ff6b6b", "", "d"),
+    "sdh": Style("#7b5ea7", "#b39ddb", "5 3", "1"),
+    "ksh": Style("#7b5ea7", "#b39ddb", "2 2", "2"),
 }
 _OWN = ("#000000", "#7f3c8d", "#11a579", "#3969ac", "#b8860b")
 

@@ -51,7 +51,7 @@ def measure(
         "descriptors": stamp(test.scene.path / f"{method.descriptor}.npy"),
         "trained": trained.key if trained else "",
         "test": [str(test.scene.path), test.digest],
-        "lengths": [plan.lengths, plan.longest_boosted],
+        "lengths": [plan.lengths, plan.longest_slow],
         "n_resamples": plan.n_resamples,
         "seed": plan.seed,
     }

@@ -43,6 +43,8 @@ class Method:
         Prefixes of its codes are its shorter codes; else it is trained for each length.
     descriptor : str
         Which descriptors it compares: the scene's file of that name.
+    is_slow : bool
+        Not part of a first look.
     version : str
         Of the user's own method: a digest of its file, so that another one is measured anew.
     """
@@ -56,6 +58,7 @@ class Method:
     one_bit_a_feature: bool = False
     nested: bool = True
     descriptor: str = "sift"
+    is_slow: bool = False
     version: str = ""
 
     @property
@@ -115,6 +118,7 @@ METHODS: dict[str, Method] = {
             grid={"ridge": _RIDGES},
             settings={**_ROOT, "gamma": "median"},
         ),
+        Method("refined", "kernel LDA-hash, refined", hashers.KernelLDAHash, settings=_ROOT),
         Method(
             "boosted",
             "boosted SSH",
@@ -130,6 +134,23 @@ METHODS: dict[str, Method] = {
             settings=_ROOT,
             one_bit_a_feature=True,
             nested=False,
+        ),
+        Method(
+            "sdh",
+            "SDH",
+            hashers.SDHHash,
+            grid={"nu": (1e-5, 1e-2)},
+            settings=_ROOT,
+            nested=False,
+        ),
+        Method(
+            "ksh",
+            "KSH",
+            hashers.KSHHash,
+            grid={"n_rows": (1000, 3000)},
+            settings=_ROOT,
+            nested=False,
+            is_slow=True,
         ),
     )
 }

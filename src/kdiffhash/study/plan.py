@@ -37,7 +37,8 @@ class Plan:
     n_test_negatives: int = 1_000_000
     n_resamples: int = 200
     n_basis: int = 1000
-    longest_boosted: int = 512
+    longest_slow: int = 512
+    refine_steps: int = 1000
     grid_positives: int = 20_000
     grid_negatives: int = 40_000
     grid_basis: int = 400
@@ -65,7 +66,8 @@ def quick(plan: Plan) -> Plan:
         n_test_negatives=200_000,
         n_resamples=60,
         n_basis=600,
-        longest_boosted=128,
+        longest_slow=128,
+        refine_steps=200,
         grid_positives=10_000,
         grid_negatives=20_000,
         grid_basis=200,

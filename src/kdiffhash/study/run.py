@@ -130,7 +130,8 @@ def run_study(
         raise ValueError("give both train and test scenes, or neither for the embedded set")
     if not lengths or min(lengths) < 1:
         raise ValueError("lengths must be positive numbers of bits")
-    chosen = _find_methods(methods or list(METHODS))
+    known = [name for name, method in METHODS.items() if not (first_look and method.is_slow)]
+    chosen = _find_methods(methods or known)
     plan = Plan(
         _find_scenes(train_scenes or ("views-train",)),
         _find_scenes(test_scenes or ("views-test",)),

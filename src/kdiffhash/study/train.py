@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import load
 from ..codes import hamming, truncate
+from ..hashers import BaseHasher
 from ..metrics import roc
 from .methods import Method
 from .plan import Plan, TrainSet
@@ -42,8 +43,10 @@ class Trained:
 def lengths_of(method: Method, plan: Plan, width: int) -> list[int]:
     """The code lengths that a method is tested at."""
     longest = width if method.one_bit_a_feature else max(plan.lengths)
-    if method.name == "boosted":
-        longest = plan.longest_boosted
+    if method.name in ("boosted", "sdh"):
+        longest = plan.longest_slow
+    if method.name == "ksh":  # whose time grows with the square of the length, one model for each
+        longest = min(128, longest)
     return [length for length in plan.lengths if length <= longest]
 
 
@@ -57,7 +60,8 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
         "grid": [plan.grid_positives, plan.grid_negatives, plan.grid_basis],
         "n_basis": plan.n_basis,
         "lengths": plan.lengths,
-        "longest_boosted": plan.longest_boosted,
+        "longest_slow": plan.longest_slow,
+        "refine_steps": plan.refine_steps,
     }
     note = store.path(f"{method.name}-on-{data.name}", "json", **depends_on)
     lengths = lengths_of(method, plan, data.scene.descriptors.shape[1])
@@ -72,7 +76,7 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
     hashers, seconds = {}, 0.0
     for length in wanted:
         start = time.perf_counter()
-        hashers[length] = _fit(method, data, length, choice["settings"], plan.n_basis, plan.seed)
+        hashers[length] = _fit(method, data, length, choice["settings"], plan.n_basis, plan)
         seconds += time.perf_counter() - start
     known = {"seconds": seconds, "choice": choice}
     if all(type(hasher).__module__.startswith("kdiffhash.") for hasher in hashers.values()):
@@ -103,7 +107,7 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
     lengths = [length for length in lengths if length <= 128] or lengths[:1]
     table = []
     for setting in settings:
-        hasher = _fit(method, part, lengths[-1], setting, plan.grid_basis, plan.seed)
+        hasher = _fit(method, part, lengths[-1], setting, plan.grid_basis, plan)
         codes = hasher.transform(check.descriptors)
         a, b = pairs.T
         rates = []
@@ -116,16 +120,20 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
 
 
 def _fit(
-    method: Method, data: TrainSet, length: int, setting: dict[str, Any], n_basis: int, seed: int
+    method: Method, data: TrainSet, length: int, setting: dict[str, Any], n_basis: int, plan: Plan
 ) -> Any:
     if method.make is None:
         raise ValueError(f"{method.title} is not trained")
-    arguments = {**method.settings, **setting, "n_bits": length, "random_state": seed}
-    if method.name in ("kdif", "kdif-paper", "kernel-lda"):
+    arguments = {**method.settings, **setting, "n_bits": length, "random_state": plan.seed}
+    if method.name in ("kdif", "kdif-paper", "kernel-lda", "refined"):
         arguments["n_basis"] = min(max(n_basis, length), len(data.scene))
+    if method.name == "refined":
+        arguments["refine"] = plan.refine_steps
     hasher = method.make(**arguments)
     if hasattr(hasher, "n_bits_"):  # a model that was trained elsewhere
         return hasher
+    if isinstance(hasher, BaseHasher):
+        return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar, data.scene.points)
     if hasattr(hasher, "fit_pairs"):
         return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar)
     return hasher.fit(np.asarray(data.scene.descriptors), data.scene.points)

@@ -19,7 +19,7 @@ from .features import HashedFeatures, Image
 Geometry = Literal["fundamental", "homography", "none"]
 Points = NDArray[np.float32]  # x and y of keypoints, shape (n, 2)
 
-RATIO = 0.76  # of the nearest to the second nearest distance; about as strict as 0.8 on SIFT
+RATIO = 0.74  # of the nearest to the second nearest distance; about as strict as 0.8 on SIFT
 SIZE = 1600  # pixels of the longer side, to which larger photographs are reduced
 TOLERANCE = 2.0  # pixels that an inlier may be off
 _FEWEST = 8  # matches without which nothing is known of a geometry

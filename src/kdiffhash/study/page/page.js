@@ -4,7 +4,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const byId = (id) => document.getElementById(id);
 const RATES = ["FNR at 1 %", "FNR at 0.1 %", "FNR at 0.01 %", "FPR95"];
 const middle = data.lengths.includes(128) ? 128 : data.lengths[data.lengths.length - 1];
-const liked = ["sift", "rootsift", "dif", "kdif", "kernel-lda"].filter((name) => name in data.methods);
+const liked = ["sift", "rootsift", "dif", "kdif", "kernel-lda", "refined"].filter((name) => name in data.methods);
 const state = {
   case: 0, bits: new Set([middle]), rate: 1, at: null, query: 0,
   methods: new Set(liked.length > 1 ? liked : Object.keys(data.methods)),

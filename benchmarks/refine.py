@@ -1,0 +1,142 @@
+"""What refinement costs beside its own matrix products, its memory, and what nesting costs.
+
+The bare products of a step, in float32 by NumPy's BLAS on all threads: kernel values, projections,
+inner products within the batch by prefix, and back: by directions, by kernel values, by basis rows,
+and two with the whitening matrix. Steps and bare products take turns. Memory is the peak of a
+process that refines three scenes.
+
+Nesting: a prefix of a code of 512 bits beside a code that was refined for its length alone, learned
+from three scenes and tested on the fourth.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accuracy import code_rates, test_set
+from common import arguments, interleaved, report, say
+from frontier import SCENES, STEPS
+
+import kdiffhash
+from kdiffhash import KernelLDAHash, draw_pairs
+from kdiffhash.cli.inputs import read_all
+from kdiffhash.parallel import one_blas_thread
+from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.refinement import Hash, Refinement, _Descent, refine
+
+SETTINGS: dict[str, Any] = {"preprocess": "hellinger", "random_state": 0}
+LENGTHS = (32, 64, 128, 256)
+
+
+def without(scene: str) -> Any:
+    return read_all([Path(name) for name in SCENES if name != scene], None, "sift")
+
+
+def bare_products(start: Hash, rows: np.ndarray, settings: Refinement) -> Any:
+    n_bits, width = start.directions.shape
+    rng = np.random.default_rng(0)
+    n = 2 * settings.batch
+    batch, basis = rows[:n], np.ascontiguousarray(start.features.basis)
+    values, soft = rng.random((n, width), np.float32), rng.random((n, n_bits), np.float32)
+    square = rng.random((width, width), np.float32)
+    prefixes = [32, 64, 128, 256, 512]
+
+    def work() -> None:
+        batch @ basis.T
+        values @ start.directions.T
+        for low, high in zip([0, *prefixes], prefixes):
+            soft[:, low:high] @ soft[:, low:high].T
+        soft.T @ values
+        soft @ start.directions
+        values.T @ batch
+        start.directions @ square
+        start.directions @ square
+
+    return work
+
+
+def cost(repeats: int) -> dict[str, float]:
+    data = without("boruszyn")
+    pairs, similar = draw_pairs(data.labels, 50_000, 50_000, random_state=0)
+    hasher = KernelLDAHash(512, **SETTINGS).fit_pairs(data.rows, pairs, similar)
+    rows = preprocess_rows(np.asarray(data.rows), "hellinger")
+    ids = np.unique(data.labels, return_inverse=True)[1]
+    settings = Refinement(STEPS)
+    start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
+    rng = np.random.default_rng(0)
+    with one_blas_thread():
+        descending = _Descent(start, rows, settings, rng, None)
+    positives = pairs[similar]
+    number = iter(range(STEPS))
+
+    def step() -> None:
+        with one_blas_thread():
+            chosen = rng.choice(len(positives), settings.batch, replace=False)
+            descending.step(positives[chosen].T.ravel(), ids, next(number))
+
+    step()
+    seconds = interleaved({"step": step, "bare": bare_products(start, rows, settings)}, repeats)
+    return {
+        "ms_a_step": 1000 * seconds["step"],
+        "ms_bare_products": 1000 * seconds["bare"],
+        "ratio_to_products": seconds["step"] / seconds["bare"],
+    }
+
+
+def peak_memory() -> float:
+    """Of a process that learns and refines as the frontier does, in MB."""
+    data = without("boruszyn")
+    pairs, similar = draw_pairs(data.labels, random_state=0)
+    KernelLDAHash(512, refine=20, **SETTINGS).fit_pairs(data.rows, pairs, similar, data.labels)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def nesting(scene: str) -> list[dict[str, Any]]:
+    data, test = without(scene), test_set(scene)
+    pairs, similar = draw_pairs(data.labels, random_state=0)
+    rows = preprocess_rows(np.asarray(data.rows), "hellinger")
+    ids = np.unique(data.labels, return_inverse=True)[1]
+
+    def learn(n_bits: int, shortest: int) -> Any:
+        hasher = KernelLDAHash(n_bits, **SETTINGS).fit_pairs(data.rows, pairs, similar)
+        settings = Refinement(STEPS, shortest=shortest)
+        drawn, flags = draw_pairs(ids, STEPS * settings.batch, 1, random_state=0)
+        start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
+        rng = np.random.default_rng(0)
+        found = refine(start, rows, drawn[flags], ids, settings, rng)
+        hasher.basis_ = found.features.basis
+        hasher.directions_, hasher.thresholds_ = found.directions, found.thresholds
+        return hasher.transform(test["rows"])
+
+    nested, found = learn(512, 32), []
+    for n_bits in LENGTHS:
+        alone = code_rates(learn(n_bits, n_bits), n_bits, test)[0]
+        prefix = code_rates(nested, n_bits, test)[0]
+        found.append({"test": scene, "n_bits": n_bits, "nested": prefix, "alone": alone})
+        say(found[-1])
+    return found
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--peak"]:
+        print(peak_memory())
+        return
+    options = arguments(__doc__, repeats=40, scenes="herz-jesus-p25 boruszyn")
+    warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
+    found = cost(options.repeats)
+    command = [sys.executable, __file__, "--peak"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found["peak_mb"] = float(done.stdout)
+    say(found)
+    rows = [row for scene in options.scenes.split() for row in nesting(scene)]
+    report("refine", {"steps": STEPS, "rows": [found], "nesting": rows}, options)
+
+
+if __name__ == "__main__":
+    main()
