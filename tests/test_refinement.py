@@ -232,3 +232,38 @@ def test_what_cannot_be_refined_is_said():
         LDAHash(4, refine=5).fit_pairs(X, both, np.arange(80) < 79)
     with pytest.raises(ValueError, match="X has 80 rows, but y has 3 labels"):
         LDAHash(4, refine=5).fit_pairs(X, pairs, similar, [1, 2, 3])
+
+
+def test_a_refinement_that_fails_leaves_no_half_of_a_hasher(monkeypatch):
+    from sklearn.exceptions import NotFittedError
+
+    X, y = make_things(50, 0)
+    hasher = LDAHash(4, random_state=0).fit(X, y)
+    hasher.set_params(refine=5)
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Descent, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hasher.fit(X, y)
+    with pytest.raises(NotFittedError):
+        hasher.transform(X)
+
+
+def test_pairs_of_refinement_span_groups_where_that_is_asked_for(monkeypatch):
+    X, y = make_things(60, 0)
+    groups = np.tile([0, 0, 1, 2], 60)
+    seen = []
+
+    def look(start, rows, positives, things, *more):
+        seen.append(rows[positives])
+        return start
+
+    monkeypatch.setattr("kdiffhash.hashers.closed_form.refine", look)
+    LDAHash(4, refine=5, random_state=0).fit(X, y, groups)
+    place = {row.tobytes(): i for i, row in enumerate(X)}
+    for left, right in seen[0]:
+        a, b = place[left.tobytes()], place[right.tobytes()]
+        assert y[a] == y[b]
+        assert groups[a] != groups[b]

@@ -96,3 +96,44 @@ def test_bad_input_is_explained(matcher):
         matcher.decide(codes[:, :16], codes, pairs)
     with pytest.raises(ValueError, match="but b has 100"):
         matcher.decide(codes, codes[:100], pairs)
+
+
+@pytest.mark.parametrize(
+    ("n_bits", "noise"), [(256, 0.0), (256, 0.02), (96, 0.05), (64, 0.15), (8, 0.0), (512, 0.3)]
+)
+def test_codes_of_any_quality_are_learned_from(n_bits, noise):
+    codes, pairs, similar = make_pairs(1000, 4, n_bits=n_bits, low=noise, high=noise)
+    matcher = SequentialMatcher(fpr=0.01).fit(codes, pairs, similar)
+    found = matcher.decide(codes, codes, pairs)
+    assert found.similar[~similar].mean() <= 0.01
+    assert matcher.expected_.fnr == pytest.approx(1 - found.similar[similar].mean())
+    assert matcher.expected_.fnr <= matcher.expected_.whole_fnr + 0.01
+    assert found.bits_read.max() <= n_bits
+    assert matcher.expected_.bits_similar == pytest.approx(found.bits_read[similar].mean())
+
+
+def test_groups_widen_what_is_expected_of_a_new_one():
+    parts = [make_pairs(2000, seed, n_bits=128, high=high) for seed, high in ((0, 0.2), (1, 0.4))]
+    codes = np.concatenate([part[0] for part in parts])
+    pairs = np.concatenate([parts[0][1], parts[1][1] + 4000])
+    similar = np.concatenate([part[2] for part in parts])
+    groups = np.repeat(["easy", "hard"], [len(part[1]) for part in parts])
+    alone = SequentialMatcher(0.01).fit(codes, pairs, similar).expected_
+    told = SequentialMatcher(0.01).fit(codes, pairs, similar, groups=groups).expected_
+    assert told.fnr == alone.fnr
+    assert told.fnr_interval[0] < alone.fnr_interval[0] < alone.fnr_interval[1]
+    assert alone.fnr_interval[1] < told.fnr_interval[1]
+    with pytest.raises(ValueError, match="groups must have one entry"):
+        SequentialMatcher(0.01).fit(codes, pairs, similar, groups=groups[:5])
+
+
+def test_a_fit_that_fails_leaves_the_matcher_as_it_was():
+    codes, pairs, similar = make_pairs(2000, 0)
+    matcher = SequentialMatcher(0.01).fit(codes, pairs, similar)
+    before = matcher.decide(codes, codes, pairs)
+    matcher.fnr = 0.01
+    with pytest.raises(ValueError, match="codes of 32 bits miss"):
+        matcher.fit(*make_pairs(2000, 0, n_bits=32, low=0.4, high=0.5))
+    after = matcher.decide(codes, codes, pairs)
+    np.testing.assert_array_equal(before.similar, after.similar)
+    assert len(matcher.decide(codes, codes, np.empty((0, 2), int)).similar) == 0

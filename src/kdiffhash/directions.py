@@ -64,8 +64,8 @@ def lda_directions(
 
     A ridge that falls is 0.3 for the first 32 bits and ten times smaller after each doubling. With
     a small one, the first functions of a kernel are harmonics of a few smooth ones: each is a good
-    bit, but together they leave many things alike. Later directions are uncorrelated, over
-    dissimilar pairs, with all before them.
+    bit, but together they leave many things alike. Each such block of directions is uncorrelated,
+    over dissimilar pairs, with those before it.
     """
     d_p, d_n = positive.difference, negative.difference
     metric = np.eye(len(d_n)) if gram is None else gram

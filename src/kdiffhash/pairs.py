@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Pairs = NDArray[np.int64]
 Similar = NDArray[np.bool_]
+
+
+class Things(NamedTuple):
+    """Which thing each row shows, and which group (photograph) it is from, if that matters."""
+
+    ids: NDArray[np.int64]
+    groups: NDArray[np.int64] | None = None
 
 
 def draw_pairs(

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_shown = False  # whether a bar is on the terminal: there is room for one
+_taken = False  # whether a bar is on the terminal, or somebody wants none there
 
 
 @contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
-    """A progress bar on standard error; call the result with the number of steps done."""
-    bar = _bar(quiet)
-    if bar is None:
-        yield lambda done: None  # noqa: ARG005
-        return
-    with _alone(bar):
+    """A progress bar on standard error; call the result with the number of steps done.
+
+    What shows progress inside, or inside of something quiet, stays silent.
+    """
+    with _bar(quiet) as bar:
+        if bar is None:
+            yield lambda done: None  # noqa: ARG005
+            return
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
 
@@ -28,25 +30,10 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
 @contextmanager
 def waiting(what: str, quiet: bool) -> Iterator[None]:
     """A spinner on standard error while something of unknown length runs."""
-    bar = _bar(quiet)
-    if bar is None:
+    with _bar(quiet) as bar:
+        if bar is not None:
+            bar.add_task(what, total=None)
         yield
-        return
-    with _alone(bar):
-        bar.add_task(what, total=None)
-        yield
-
-
-@contextmanager
-def _alone(bar: Progress) -> Iterator[None]:
-    """Show a bar; what starts another one meanwhile stays silent."""
-    global _shown
-    _shown = True
-    try:
-        with bar:
-            yield
-    finally:
-        _shown = False
 
 
 def is_shown(quiet: bool) -> bool:
@@ -54,9 +41,24 @@ def is_shown(quiet: bool) -> bool:
     return not quiet and sys.stderr.isatty()
 
 
-def _bar(quiet: bool) -> Progress | None:
-    if _shown or not is_shown(quiet):
-        return None
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Progress | None]:
+    global _taken
+    if _taken or not (quiet or is_shown(quiet)):
+        yield None
+        return
+    _taken = True
+    try:
+        if quiet:
+            yield None
+        else:
+            with _make_bar() as bar:
+                yield bar
+    finally:
+        _taken = False
+
+
+def _make_bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Remaining

@@ -220,12 +220,14 @@ class _Descent:
         white = (directions @ axes * roots) @ axes.T
         self.white = _Parameter(np.ascontiguousarray(white, np.float32), settings.rate)
         self.offsets = _Parameter(offsets.astype(np.float32), settings.rate)
-        self.features, self.basis = start.features, None
+        self.features, self.basis, self.metric = start.features, None, None
         if isinstance(start.features, GaussianMap) and settings.basis_rate > 0:
             basis = start.features.basis.copy()
             rate = settings.basis_rate * float(basis.std(axis=0).mean())
             self.basis = _Parameter(basis, rate)
             self.features = replace(start.features, basis=basis)  # shared: it moves along
+            if start.features.metric is not None:
+                self.metric = start.features.metric @ start.features.metric.T
         self._follow()
 
     def _follow(self) -> None:
@@ -348,8 +350,8 @@ class _Descent:
         gradient = self._product(weights.T, batch - shift)
         gradient -= weights.sum(axis=0)[:, None] * (features.basis - shift)
         gradient *= np.float32(2 * features.gamma)
-        if features.metric is not None:
-            gradient = self._product(gradient, features.metric @ features.metric.T)
+        if self.metric is not None:
+            gradient = self._product(gradient, self.metric)
         return gradient
 
     def _product(self, a: Rows, b: Rows) -> Rows:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._numba import sequential
 from .calibration import calibrate, clopper_pearson
-from .codes import Codes, check_codes, n_bytes
+from .codes import Codes, check_codes
 from .metrics import roc
 from .pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .parallel import n_threads, run
@@ -26,7 +26,9 @@ from .parallel import n_threads, run
 _PART = 32  # bits
 _SHARE = 0.8  # of the wanted false-positive rate that may be spent before the last part
 _SPARE = 0.005  # similar pairs that may be lost by stopping early, if `fnr` is not given
-_WIDEN = 0.2  # by what the bounds of the log-likelihood ratio are moved
+_SMOOTHING = 1e-6  # keeps a likelihood ratio finite where both kinds of pairs lie apart
+
+Limits = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Decisions(NamedTuple):
@@ -141,12 +143,15 @@ class SequentialMatcher:
         -------
         self
         """
-        words = _as_parts(check_codes(codes, n_bits))
-        checked, flags = check_pairs(pairs, similar, len(words))
-        check_both_kinds(int(flags.sum()), int((~flags).sum()))
         if self.fnr is not None and not 0 < self.fnr < 1:
             raise ValueError(f"fnr must lie between 0 and 1, got {self.fnr}")
-        self.n_bits_ = 8 * n_bytes(n_bits or 8 * np.asarray(codes).shape[1])
+        words = _as_parts(codes, n_bits)
+        length = 8 * np.asarray(codes).shape[1] if n_bits is None else n_bits
+        checked, flags = check_pairs(pairs, similar, len(words))
+        check_both_kinds(int(flags.sum()), int((~flags).sum()))
+        each = None if groups is None else np.asarray(groups)
+        if each is not None and each.shape != flags.shape:
+            raise ValueError(f"groups must have one entry for each of {len(flags)} pairs")
         so_far = np.cumsum(
             [np.bitwise_count(a ^ b) for a, b in zip(*(words[side].T for side in checked.T))],
             axis=0,
@@ -155,45 +160,63 @@ class SequentialMatcher:
         whole = calibrate(so_far[-1].astype(np.int64), flags, self.fpr)
         attainable = 1 - whole.tpr
         spare = _SPARE if self.fnr is None else self.fnr - attainable
-        if spare <= 0:
+        if attainable == 1 or spare <= 0:
             raise ValueError(
-                f"codes of {self.n_bits_} bits miss {attainable:.3g} of these similar pairs at a "
-                f"false-positive rate of {self.fpr:g}, more than fnr={self.fnr:g}; give longer "
-                "codes, or ask for less"
+                f"codes of {length} bits miss {attainable:.3g} of these similar pairs at a "
+                f"false-positive rate of {self.fpr:g}"
+                + (f", more than fnr={self.fnr:g}" if self.fnr is not None else "")
+                + "; give longer codes, or ask for less"
             )
-        near = so_far[-1] <= whole.distance
-        telling = near == flags
-        ratios = [
-            _log_likelihood_ratio(distances[telling], flags[telling], _PART * (k + 1))
-            for k, distances in enumerate(so_far[:-1])
-        ]
-        n_lost, n_false = int(spare * flags.sum()), int(_SHARE * self.fpr * (~flags).sum())
-        lower, upper = np.log(spare), np.log((1 - attainable) / (_SHARE * self.fpr))
-        while True:  # Wald's bounds, moved apart as long as they decide too much too early
-            self.accept_ = np.array([(r > upper).sum() - 1 for r in ratios] + [-1], np.int32)
-            self.reject_ = np.array([(r >= lower).sum() for r in ratios] + [0], np.int32)
-            accepted, waiting = self._early(so_far)
-            too_low = int((flags & near & ~accepted & ~waiting).sum()) > n_lost
-            too_high = int((~flags & accepted).sum()) > n_false
-            lower, upper = lower - _WIDEN * too_low, upper + _WIDEN * too_high
-            if not too_low and not too_high:
-                break
-        left = int(self.fpr * (~flags).sum() + 1e-9) - int((~flags & accepted).sum())
-        last = np.sort(so_far[-1][waiting & ~flags])
-        limit = int(last[left]) - 1 if left < len(last) else int(so_far[-1].max())
-        self.accept_[-1], self.reject_[-1] = limit, limit + 1
-        found, parts = self._decide(words, words, checked)
+        limits = self._find_limits(so_far, flags, whole.distance, spare)
+        found, parts = self._decide(words, words, checked, limits)
+        bits = np.minimum(_PART * parts.astype(np.int64), length)
         fpr = float(found[~flags].mean())
+        nearest_other = so_far[-1][~flags].min()
         self.expected_ = Expected(
             fpr=fpr,
             fnr=float(1 - found[flags].mean()),
-            fpr_interval=_interval(found[~flags], _of(groups, ~flags)),
-            fnr_interval=_interval(~found[flags], _of(groups, flags)),
-            whole_fnr=roc(so_far[-1], flags).fnr_at(fpr),
-            bits_similar=float(_PART * parts[flags].mean()),
-            bits_dissimilar=float(_PART * parts[~flags].mean()),
+            fpr_interval=_interval(found[~flags], None if each is None else each[~flags]),
+            fnr_interval=_interval(~found[flags], None if each is None else each[flags]),
+            whole_fnr=roc(so_far[-1], flags).fnr_at(fpr)
+            if fpr
+            else float((so_far[-1][flags] >= nearest_other).mean()),
+            bits_similar=float(bits[flags].mean()),
+            bits_dissimilar=float(bits[~flags].mean()),
         )
+        self.accept_, self.reject_ = limits
+        self.n_bits_ = int(length)
         return self
+
+    def _find_limits(
+        self, so_far: NDArray[np.int32], similar: Similar, distance: int, spare: float
+    ) -> Limits:
+        """Distances to accept and to reject at, after each part.
+
+        `distance` is that of whole codes, and `spare` the share of similar pairs that may be lost.
+        """
+        near = so_far[-1] <= distance
+        telling = near == similar
+        ratios = [
+            _log_likelihood_ratio(distances[telling], similar[telling], _PART * (k + 1))
+            for k, distances in enumerate(so_far[:-1])
+        ]
+        n_lost, n_false = int(spare * similar.sum()), int(_SHARE * self.fpr * (~similar).sum())
+        lower, upper = np.log(spare), np.log(near[similar].mean() / (_SHARE * self.fpr))
+        widen = 0.2
+        while True:  # Wald's bounds, moved apart as long as they decide too much too early
+            accept = np.array([(r > upper).sum() - 1 for r in ratios] + [-1], np.int32)
+            reject = np.array([(r >= lower).sum() for r in ratios] + [0], np.int32)
+            accepted, waiting = _before_the_last(so_far, accept, reject)
+            too_low = int((similar & near & ~accepted & ~waiting).sum()) > n_lost
+            too_high = int((~similar & accepted).sum()) > n_false
+            if not too_low and not too_high:
+                break
+            lower, upper, widen = lower - widen * too_low, upper + widen * too_high, 1.2 * widen
+        left = int(self.fpr * (~similar).sum() + 1e-9) - int((~similar & accepted).sum())
+        last = np.sort(so_far[-1][waiting & ~similar])
+        accept[-1] = int(last[left]) - 1 if left < len(last) else int(so_far[-1].max())
+        reject[-1] = accept[-1] + 1
+        return accept, reject
 
     def decide(self, a: ArrayLike, b: ArrayLike, pairs: ArrayLike) -> Decisions:
         """Decide pairs of a row of `a` and a row of `b`, which may be the same array.
@@ -209,20 +232,22 @@ class SequentialMatcher:
         """
         if not hasattr(self, "accept_"):
             raise ValueError("this matcher has not learned when to stop; call fit first")
-        left = _as_parts(check_codes(a, self.n_bits_))
-        right = left if b is a else _as_parts(check_codes(b, self.n_bits_))
+        left = _as_parts(a, self.n_bits_)
+        right = left if b is a else _as_parts(b, self.n_bits_)
         rows = np.asarray(pairs)
+        if rows.size == 0:
+            return Decisions(np.empty(0, bool), np.empty(0, np.int64))
         checked, _ = check_pairs(rows, np.ones(len(rows), bool), max(len(left), len(right)))
         for side, words in enumerate((left, right)):
             if checked[:, side].max() >= len(words):
                 raise ValueError(
                     f"pairs name row {checked[:, side].max()}, but {'ab'[side]} has {len(words)}"
                 )
-        found, parts = self._decide(left, right, checked)
+        found, parts = self._decide(left, right, checked, (self.accept_, self.reject_))
         return Decisions(found, np.minimum(parts.astype(np.int64) * _PART, self.n_bits_))
 
     def _decide(
-        self, left: NDArray[np.uint32], right: NDArray[np.uint32], pairs: Pairs
+        self, left: NDArray[np.uint32], right: NDArray[np.uint32], pairs: Pairs, limits: Limits
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint16]]:
         found, parts = np.empty(len(pairs), bool), np.empty(len(pairs), np.uint16)
         first, second = np.ascontiguousarray(pairs.T)
@@ -234,8 +259,7 @@ class SequentialMatcher:
                 right,
                 first[low:high],
                 second[low:high],
-                self.accept_,
-                self.reject_,
+                *limits,
                 found[low:high],
                 parts[low:high],
             )
@@ -244,22 +268,16 @@ class SequentialMatcher:
         run(tasks, self.n_jobs)
         return found, parts
 
-    def _early(self, so_far: NDArray[np.int32]) -> tuple[Similar, Similar]:
-        """Which pairs are found similar before the last part, and which come to it."""
-        accepted, waiting = np.zeros(so_far.shape[1], bool), np.ones(so_far.shape[1], bool)
-        for distances, accept, reject in zip(so_far[:-1], self.accept_, self.reject_):
-            accepted |= waiting & (distances <= accept)
-            waiting &= (distances > accept) & (distances < reject)
-        return accepted, waiting
 
-
-def _of(groups: ArrayLike | None, chosen: Similar) -> NDArray[Any] | None:
-    if groups is None:
-        return None
-    each = np.asarray(groups)
-    if each.shape != chosen.shape:
-        raise ValueError(f"groups must have one entry for each of {len(chosen)} pairs")
-    return each[chosen]
+def _before_the_last(
+    so_far: NDArray[np.int32], accept: NDArray[np.int32], reject: NDArray[np.int32]
+) -> tuple[Similar, Similar]:
+    """Which pairs are found similar before the last part, and which come to it."""
+    accepted, waiting = np.zeros(so_far.shape[1], bool), np.ones(so_far.shape[1], bool)
+    for distances, low, high in zip(so_far[:-1], accept, reject):
+        accepted |= waiting & (distances <= low)
+        waiting &= (distances > low) & (distances < high)
+    return accepted, waiting
 
 
 def _interval(errors: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[float, float]:
@@ -275,10 +293,13 @@ def _interval(errors: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[f
     return float(low), float(high)
 
 
-def _as_parts(codes: Codes) -> NDArray[np.uint32]:
+def _as_parts(codes: ArrayLike, n_bits: int | None) -> NDArray[np.uint32]:
     """Rows as 32-bit words, padded with zero bytes where needed."""
-    spare = -codes.shape[-1] % (_PART // 8)
-    return np.ascontiguousarray(np.pad(codes, ((0, 0), (0, spare)))).view(np.uint32)
+    rows: Codes = check_codes(codes, n_bits)
+    if rows.ndim != 2:
+        raise ValueError(f"codes must have shape (n, n_bytes), got {rows.shape}")
+    spare = -rows.shape[1] % (_PART // 8)
+    return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, spare)))).view(np.uint32)
 
 
 def _log_likelihood_ratio(
@@ -293,17 +314,25 @@ def _log_likelihood_ratio(
         [np.bincount(distances[similar == flag], minlength=n_bits + 1) for flag in (True, False)],
         np.float64,
     )
-    counts /= counts.sum(axis=1, keepdims=True)
+    counts /= np.maximum(counts.sum(axis=1, keepdims=True), 1)
     grid = np.arange(n_bits + 1) / n_bits
     basis = np.stack([np.ones_like(grid), grid, grid**2], axis=1)
+
+    def loss(weights: NDArray[np.float64]) -> float:
+        odds = basis @ weights
+        missed = counts[0] * np.logaddexp(0, -odds) + counts[1] * np.logaddexp(0, odds)
+        return float(missed.sum() + _SMOOTHING * weights @ weights / 2)
+
     weights = np.zeros(3)
-    for _ in range(100):  # Newton's method; the sum of both classes weighs each distance
+    for _ in range(100):  # Newton's method with shorter steps where it goes too far
         share = 1 / (1 + np.exp(-np.clip(basis @ weights, -60, 60)))
-        slope = basis.T @ (counts[0] * (1 - share) - counts[1] * share) - 1e-9 * weights
+        slope = basis.T @ (counts[0] * (1 - share) - counts[1] * share) - _SMOOTHING * weights
         curve = (basis * (counts.sum(axis=0) * share * (1 - share))[:, None]).T @ basis
-        step = np.linalg.solve(curve + 1e-9 * np.eye(3), slope)
+        step = np.linalg.solve(curve + _SMOOTHING * np.eye(3), slope)
+        while loss(weights + step) > loss(weights) and np.abs(step).max() > 1e-9:
+            step /= 2
         weights += step
-        if np.abs(step).max() < 1e-9:
+        if np.abs(step).max() < 1e-6:
             break
     constant, slope_at_0, bend = weights
     turn = -slope_at_0 / (2 * bend) if bend else np.inf

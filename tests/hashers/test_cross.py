@@ -126,3 +126,27 @@ def test_bad_input_is_explained():
         CrossDiffHash(4).fit(np.full_like(X, np.nan), Y)
     with pytest.raises(ValueError, match="ids must have shape"):
         CrossDiffHash(4).fit(X, Y, np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_bits": None}, "n_bits must be a whole number from 1"),
+        ({"n_negatives": -1}, "n_negatives must be a whole number from 1"),
+        ({"x": "rbf"}, "x must be a DiffHash or KernelDiffHash"),
+        ({"y": DiffHash}, "y must be a DiffHash or KernelDiffHash"),
+        ({"ridge": "falling"}, "ridge must be a finite number from 0"),
+    ],
+)
+def test_bad_settings_are_explained(settings, message):
+    X, Y = make_views(50, 0)
+    with pytest.raises(ValueError, match=message):
+        CrossDiffHash(**{"n_bits": 4, **settings}).fit(X, Y)
+
+
+def test_rows_that_say_nothing_are_refused():
+    X, Y = make_views(50, 0)
+    with pytest.raises(ValueError, match="are all rows equal"):
+        CrossDiffHash(4).fit(np.ones_like(X), Y)
+    with pytest.raises(ValueError, match="at least two things"):
+        CrossDiffHash(4).fit(X[:1], Y[:1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -105,7 +106,7 @@ def train(
     elif preprocess is InputKind.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": threads}
-    if method in (Method.kernel_lda, Method.kernel_diff):
+    if method in (Method.kernel_lda, Method.kernel_diff, Method.ksh, Method.sdh):
         params["n_basis"] = basis
     if refine:
         if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
@@ -115,7 +116,8 @@ def train(
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    with waiting(f"learning ({method.value})", as_json or refine > 0):  # which has a bar
+    learning = waiting(f"learning ({method.value})", as_json)
+    with nullcontext() if refine and not as_json else learning:  # refinement has a bar
         drawn = {}
         if method in (Method.random, Method.itq):
             if cluster is not None:
@@ -125,7 +127,8 @@ def train(
             pairs, similar = pairs_of(source, positives, negatives, across_groups, seed)
             drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
             if cluster is None:
-                hasher.fit_pairs(source.rows, pairs, similar, source.labels)
+                groups = source.groups if across_groups else None
+                hasher.fit_pairs(source.rows, pairs, similar, source.labels, groups)
             else:
                 drawn |= _fit_on_cluster(hasher, cluster, data, descriptor, pairs, similar)
     hasher.save(out)

@@ -19,7 +19,7 @@ from ..codes import Codes, hamming, n_bytes
 from ..encode import Encoder
 from ..kernels import FeatureMap
 from ..metrics import roc
-from ..pairs import Pairs, Similar, as_ids, check_pairs, draw_pairs
+from ..pairs import Pairs, Similar, Things, as_ids, check_pairs, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
 from ..shards import Shards
 from ..thresholds import BitRates
@@ -52,6 +52,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     #: Fitted attributes that make the hash; `model_file` stores those that are set.
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
+    #: Whether prefixes of its codes are good codes.
+    _nested: ClassVar[bool] = True
     #: Whether fitting asks for rows by their numbers and never for all of them.
     _reads_some_rows: ClassVar[bool] = False
     #: Fitted attributes with one entry a bit, which `truncate` shortens.
@@ -90,7 +92,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             groups=groups,
             random_state=self._rng("pairs"),
         )
-        return self._fit_checked(rows, pairs, similar, as_ids(labels, "y"))
+        things = Things(as_ids(labels, "y"), None if groups is None else as_ids(groups, "groups"))
+        return self._fit_checked(rows, pairs, similar, things)
 
     def fit_pairs(
         self,
@@ -98,6 +101,7 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         pairs: ArrayLike,
         similar: ArrayLike,
         y: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Learn from explicit pairs.
 
@@ -109,9 +113,11 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         similar : bool array of shape (p,)
             True where both members show the same thing.
         y : array of shape (n,), optional
-            Which thing each row shows, if that is known. Refinement alone uses it: it draws more
-            similar pairs, and looks for negatives among rows of other things. Without y, rows show
-            the same thing if similar pairs join them.
+            Which thing each row shows, if that is known. Refinement uses it: it draws more similar
+            pairs, and looks for negatives among rows of other things; so do `KSHHash` and
+            `SDHHash`. Without y, rows show the same thing if similar pairs join them.
+        groups : array of shape (n,), optional
+            With y: draw those pairs across groups only, as in `fit`.
 
         Returns
         -------
@@ -130,14 +136,14 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         things = None
         if y is not None:
-            things = as_ids(y, "y")
-            if len(things) != len(rows):
-                raise ValueError(f"X has {len(rows)} rows, but y has {len(things)} labels")
+            things = Things(as_ids(y, "y"), None if groups is None else as_ids(groups, "groups"))
+            if len(things.ids) != len(rows):
+                raise ValueError(f"X has {len(rows)} rows, but y has {len(things.ids)} labels")
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), things)
 
     @abstractmethod
     def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
     ) -> Self:
         """Learn from checked input: set `directions_`, `thresholds_` and what the features need."""
 

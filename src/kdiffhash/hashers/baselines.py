@@ -111,6 +111,8 @@ class ITQHash(UnsupervisedHasher):
     CVPR 2011.
     """
 
+    _nested: ClassVar[bool] = False
+
     def __init__(
         self,
         n_bits: int | None = None,

@@ -14,7 +14,15 @@ from sklearn.utils.validation import validate_data
 from ..encode import Encoder, compute_features, compute_moment_features
 from ..kernels import GaussianMap, IdentityMap
 from ..moments import PairMoments
-from ..pairs import Pairs, Similar, check_both_kinds, check_pairs, draw_pairs, things_joined_by
+from ..pairs import (
+    Pairs,
+    Similar,
+    Things,
+    check_both_kinds,
+    check_pairs,
+    draw_pairs,
+    things_joined_by,
+)
 from ..parallel import one_blas_thread
 from ..preprocess import preprocess_rows
 from ..refinement import Hash, Refinement, refine
@@ -55,7 +63,7 @@ class ClosedFormHasher(BaseHasher):
     bit_ones_: NDArray[np.float64]
 
     def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
     ) -> Self:
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
         self._start(X)
@@ -63,25 +71,33 @@ class ClosedFormHasher(BaseHasher):
         self._solve()
         self._add_thresholds(X, pairs, similar)
         if self.refine:
-            self._refine(X, pairs, similar, things)
+            try:
+                self._refine(X, pairs, similar, things)
+            except BaseException:
+                self._forget()  # directions without thresholds are no hash
+                raise
         else:
             self._finish()
         self._stream = None
         return self
 
     def _refine(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
     ) -> None:
         """Descend from the closed form on; thresholds, and basis rows of a Gaussian, move along."""
         found = self._current_stream().search.solve(self.threshold_weight, self.n_jobs)
         self._stream = None  # its projections take memory that is needed now
         settings, rng = Refinement(int(self.refine)), self._rng("refine")
         if things is None:
-            positives, things = pairs[similar], things_joined_by(pairs[similar], len(X))
+            used, members = _distinct(pairs[similar])
+            ids = things_joined_by(members, len(used))
         else:
-            drawn, flags = draw_pairs(things, settings.steps * settings.batch, 1, random_state=rng)
-            positives = drawn[flags]
-        used, members = _distinct(positives)
+            n_wanted = settings.steps * settings.batch
+            drawn, flags = draw_pairs(
+                things.ids, n_wanted, 1, groups=things.groups, random_state=rng
+            )
+            used, members = _distinct(drawn[flags])
+            ids = things.ids[used]
         features = self._feature_map()
         if isinstance(features, IdentityMap):  # an offset is taken away in full precision
             rows = compute_features(X[used], self.preprocess, features, self.n_jobs)
@@ -89,7 +105,7 @@ class ClosedFormHasher(BaseHasher):
         else:
             rows = preprocess_rows(X[used], self.preprocess)
         start = Hash(features, self.directions_, found.thresholds)
-        result = refine(start, rows, members, things[used], settings, rng, self.n_jobs)
+        result = refine(start, rows, members, ids, settings, rng, self.n_jobs)
         self.directions_ = result.directions
         if isinstance(result.features, GaussianMap):
             self.basis_ = result.features.basis

@@ -13,10 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..codes import Codes
 from ..encode import Encoder, compute_features
 from ..moments import covariance
-from ..pairs import Pairs, Similar, check_both_kinds, check_pairs
+from ..pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
 from ..parallel import one_blas_thread, run, sum_tiles
+from ..thresholds import BitRates
 from .kernel import KernelDiffHash
-from .linear import DiffHash
+from .linear import DiffHash, check_ridge
 
 Matrix = NDArray[np.float64]
 
@@ -109,13 +110,16 @@ class CrossDiffHash(BaseEstimator):
         -------
         self
         """
+        self._check_params()
         n = len(np.asarray(X))
         if len(np.asarray(Y)) != n:
             raise ValueError(f"X has {n} rows and Y {len(np.asarray(Y))}; they go side by side")
-        things = np.arange(n) if ids is None else np.asarray(ids)
+        if n < 2:
+            raise ValueError(f"X and Y have {n} rows; at least two things are needed")
+        things = np.arange(n) if ids is None else as_ids(ids, "ids")
         if things.shape != (n,):
             raise ValueError(f"ids must have shape ({n},), got {things.shape}")
-        negatives = self._side("x", None)._rng("negatives").integers(n, size=(self.n_negatives, 2))
+        negatives = self._side("x")._rng("negatives").integers(n, size=(self.n_negatives, 2))
         negatives = negatives[things[negatives[:, 0]] != things[negatives[:, 1]]]
         matching = np.repeat(np.arange(n), 2).reshape(-1, 2)
         pairs = np.concatenate([matching, negatives])
@@ -137,7 +141,7 @@ class CrossDiffHash(BaseEstimator):
         self
         """
         self._check_params()
-        sides = [self._side("x", X), self._side("y", Y)]
+        sides = [self._side("x"), self._side("y")]
         rows = [
             validate_data(side, data, dtype="numeric", ensure_min_samples=2)
             for side, data in zip(sides, (X, Y), strict=True)
@@ -171,21 +175,22 @@ class CrossDiffHash(BaseEstimator):
 
     # -- the steps ------------------------------------------------------------------------------
 
-    def _side(self, name: Literal["x", "y"], data: Any) -> Any:
+    def _side(self, name: Literal["x", "y"]) -> Any:
         """An unfitted hasher of one kind, which takes the common parameters from here."""
         given = getattr(self, name)
-        side = DiffHash() if given is None else clone(given)
-        if not isinstance(side, DiffHash | KernelDiffHash):
+        if given is not None and not isinstance(given, DiffHash | KernelDiffHash):
             raise ValueError(f"{name} must be a DiffHash or KernelDiffHash, got {given!r}")
-        if data is not None:
-            side.set_params(n_bits=self.n_bits)
-        return side.set_params(random_state=self.random_state, n_jobs=self.n_jobs, refine=0)
+        common = {"n_bits": self.n_bits, "random_state": self.random_state, "n_jobs": self.n_jobs}
+        return (DiffHash() if given is None else clone(given)).set_params(**common, refine=0)
 
     def _check_params(self) -> None:
+        for name in ("n_bits", "n_negatives"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
         if not self.alpha > 0:
             raise ValueError(f"alpha must be above 0 (it may be inf), got {self.alpha}")
-        if not 0 <= self.ridge < np.inf:
-            raise ValueError(f"ridge must not be negative or infinite, got {self.ridge}")
+        check_ridge(self.ridge)
 
     def _solve(
         self,
@@ -195,7 +200,6 @@ class CrossDiffHash(BaseEstimator):
         rng: np.random.Generator,
     ) -> tuple[Matrix, Matrix]:
         """Directions of both maps, shapes (n_bits, width)."""
-        rotation = np.linalg.qr(rng.standard_normal((self.n_bits, self.n_bits)))[0]
         means = [values.mean(axis=0, dtype=np.float64) for values in features]
         match, other = (self._cross(features, means, pairs[similar == flag]) for flag in (1, 0))
         moment = match if np.isinf(self.alpha) else self.alpha * match - other
@@ -210,7 +214,10 @@ class CrossDiffHash(BaseEstimator):
             half = scipy.linalg.solve_triangular(roots[0], moment, lower=True)
             inner = scipy.linalg.solve_triangular(roots[1], half.T, lower=True).T
             left, values, right = np.linalg.svd(inner, full_matrices=False)
-            weights = (values[: self.n_bits] / max(values[0], 1e-300)) ** 2
+            if values[0] == 0:
+                raise ValueError("nothing that X says follows from Y: are all rows equal?")
+            weights = (values[: self.n_bits] / values[0]) ** 2
+            rotation = np.linalg.qr(rng.standard_normal((self.n_bits, self.n_bits)))[0]
             # The largest entry of each left vector is positive, so that any solver will do.
             left, right = left[:, : self.n_bits].T, right[: self.n_bits]
             largest = np.abs(left).argmax(axis=1)
@@ -263,17 +270,14 @@ class CrossDiffHash(BaseEstimator):
             found[:, bit] = cuts
 
         run([lambda bit=bit: solve(bit) for bit in range(self.n_bits)], self.n_jobs)  # type: ignore[misc]
-        for side, cuts, column, members in zip(sides, found, columns, pairs.T, strict=True):
-            side.thresholds_ = cuts
-            ones = [np.mean(column[bit, members] > cuts[bit]) for bit in range(self.n_bits)]
-            side.bit_ones_ = np.array(ones)
-        bits = [columns[side] > found[side][:, None] for side in (0, 1)]
-        differ = np.empty((2, self.n_bits))
+        ones, fnr, fpr = np.empty((2, self.n_bits)), np.empty(self.n_bits), np.empty(self.n_bits)
         for bit in range(self.n_bits):
-            unlike = bits[0][bit, pairs[:, 0]] != bits[1][bit, pairs[:, 1]]
-            differ[:, bit] = unlike[similar].mean(), unlike[~similar].mean()
-        for side in sides:
-            side.bit_fnr_, side.bit_fpr_ = differ[0], 1 - differ[1]
+            above = [columns[side][bit, pairs[:, side]] > found[side, bit] for side in (0, 1)]
+            ones[:, bit] = above[0].mean(), above[1].mean()
+            unlike = above[0] != above[1]
+            fnr[bit], fpr[bit] = unlike[similar].mean(), 1 - unlike[~similar].mean()
+        for side in (0, 1):
+            sides[side]._take_bit_rates(BitRates(found[side], fnr, fpr, ones[side]))
 
 
 def _best_cut(

@@ -29,8 +29,9 @@ def alpha_for(moment: Moment, alpha: float | None) -> float:
 
 def check_ridge(ridge: float) -> None:
     """Refuse a ridge that is negative or not a number."""
-    if not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge must not be negative or infinite, got {ridge}")
+    is_number = isinstance(ridge, int | float | np.integer | np.floating)
+    if not is_number or not 0 <= ridge < np.inf:
+        raise ValueError(f"ridge must be a finite number from 0, got {ridge!r}")
 
 
 class LinearHasher(ClosedFormHasher):

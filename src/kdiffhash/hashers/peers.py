@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from ..encode import compute_features
 from ..kernels import GaussianMap, median_gamma
-from ..pairs import Pairs, Similar, check_both_kinds, things_joined_by
+from ..pairs import Pairs, Similar, Things, check_both_kinds, things_joined_by
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
 from .base import BaseHasher
+from .linear import check_ridge
 
 Matrix = NDArray[np.float64]
 
@@ -25,31 +26,36 @@ _MEDIAN_ROWS = 2_000
 class LabelledKernelHasher(BaseHasher):
     """Base class: functions of a Gaussian on random basis rows, learned from rows with ids.
 
-    Of the rows in pairs, whole things are taken at random until there are `n_rows` rows.
+    Of the rows in pairs, things are taken at random until there are `n_rows` rows.
     """
 
     n_basis: int
     n_rows: int
+    n_iter: int
 
     basis_: NDArray[np.float32]
     gamma_: float
 
     _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "basis_", "gamma_")
+    _nested: ClassVar[bool] = False
 
     def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: NDArray[np.int64] | None
+        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
     ) -> Self:
         self._check_params()
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
-        if things is None:
-            things = things_joined_by(pairs[similar], len(X))
+        shown = things_joined_by(pairs[similar], len(X)) if things is None else things.ids
         used = np.unique(pairs)
-        order = self._rng("things").permutation(int(things.max()) + 1)[things[used]]
+        if (shown[used] == shown[used[0]]).all():
+            raise ValueError("all pairs show one thing; rows of several are needed")
+        order = self._rng("things").permutation(int(shown.max()) + 1)[shown[used]]
         chosen = np.sort(used[np.argsort(order, kind="stable")[: self.n_rows]])
         rows = preprocess_rows(X[chosen], self.preprocess)
-        ids = np.unique(things[chosen], return_inverse=True)[1]
+        ids = np.unique(shown[chosen], return_inverse=True)[1]
         if ids.max() == 0:
-            raise ValueError("the rows that were drawn show one thing; raise n_rows")
+            raise ValueError(f"the {len(ids)} rows that were drawn show one thing; raise n_rows")
+        if (rows == rows[0]).all():
+            raise ValueError("all rows are equal, so no bit can tell them apart")
         rng = self._rng("basis")
         n_basis = min(self.n_basis, len(rows))
         self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
@@ -59,8 +65,8 @@ class LabelledKernelHasher(BaseHasher):
         mean = features.mean(axis=0, dtype=np.float64)
         with one_blas_thread():
             directions = self._learn(features - mean, ids, self.n_bits or 128)
-        self.directions_ = np.ascontiguousarray(directions, np.float32)
-        self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
+            self.directions_ = np.ascontiguousarray(directions, np.float32)
+            self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
         return self
 
     @abstractmethod
@@ -69,10 +75,10 @@ class LabelledKernelHasher(BaseHasher):
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name in ("n_basis", "n_rows"):
+        for name, least in (("n_basis", 2), ("n_rows", 2), ("n_iter", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 2:
-                raise ValueError(f"{name} must be a whole number from 2, got {value!r}")
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
 
     def _feature_map(self) -> GaussianMap:
         return GaussianMap(self.basis_, self.gamma_)
@@ -227,6 +233,12 @@ class SDHHash(LabelledKernelHasher):
         self.n_negatives = n_negatives
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_ridge(self.ridge)
+        if not 0 < self.nu < np.inf:
+            raise ValueError(f"nu must be above 0, got {self.nu}")
 
     def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         n = len(ids)

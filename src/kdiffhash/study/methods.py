@@ -171,7 +171,7 @@ def find_method(text: str) -> Method:
     if text.endswith(".safetensors"):
         model = load(text)
         name = Path(text).stem
-        nested = not isinstance(model, hashers.ITQHash)
+        nested = model._nested
         return Method(
             name, name, make=lambda **_: model, nested=nested, version=_digest(Path(text))
         )
