@@ -765,12 +765,6 @@ def sequential() -> str:
 
 
 BLOCKS = {
-    "docs/frontier.md": {
-        "frontier": frontier,
-        "refine": refine,
-        "cross": cross,
-        "sequential": sequential,
-    },
     "docs/search.md": {
         "search": search,
         "early": early,
