@@ -25,7 +25,7 @@ from .parallel import n_threads, run
 
 _PART = 32  # bits
 _SHARE = 0.8  # of the wanted false-positive rate that may be spent before the last part
-_SPARE = 0.005  # similar pairs that may be lost by stopping early, if `fnr` is not given
+_SPARE = 0.001  # similar pairs that may be lost by stopping early, if `fnr` is not given
 _SMOOTHING = 1e-6  # keeps a likelihood ratio finite where both kinds of pairs lie apart
 
 Limits = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -79,7 +79,7 @@ class SequentialMatcher:
         The false-positive rate that is acceptable.
     fnr : float, optional
         The false-negative rate that is acceptable; one that whole codes do not reach is refused. By
-        default half a point more than that of whole codes.
+        default a tenth of a point more than that of whole codes.
     n_jobs : int, optional
 
     Attributes
