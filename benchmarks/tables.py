@@ -764,8 +764,18 @@ def sequential() -> str:
     return note + "\n\n" + table(header, lines)
 
 
+def onnx() -> str:
+    found = load("onnx_graphs")
+    lines = [
+        [row["model"], str(row["n_bits"]), f"{row['unlike_in_a_million']:.2g}"]
+        for row in found["rows"]
+    ]
+    note = "On the descriptors of castle-p30. (`python benchmarks/onnx_graphs.py`)"
+    return note + "\n\n" + table(["model", "bits", "bits that differ, in a million"], lines)
+
+
 BLOCKS = {
-    "docs/frontier.md": {"cross": cross, "sequential": sequential},
+    "docs/frontier.md": {"cross": cross, "sequential": sequential, "onnx": onnx},
     "docs/search.md": {
         "search": search,
         "early": early,
