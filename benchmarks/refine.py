@@ -1,12 +1,9 @@
-"""What refinement costs beside its own matrix products, its memory, and what nesting costs.
+"""What refinement costs beside its own matrix products, and its memory.
 
 The bare products of a step, in float32 by NumPy's BLAS on all threads: kernel values, projections,
 inner products within the batch by prefix, and back: by directions, by kernel values, by basis rows,
 and two with the whitening matrix. Steps and bare products take turns. Memory is the peak of a
 process that refines three scenes.
-
-Nesting: a prefix of a code of 512 bits beside a code that was refined for its length alone, learned
-from three scenes and tested on the fourth.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy import code_rates, test_set
 from common import arguments, interleaved, report, say
 from frontier import SCENES, STEPS
 
@@ -28,10 +24,9 @@ from kdiffhash import KernelLDAHash, draw_pairs
 from kdiffhash.cli.inputs import read_all
 from kdiffhash.parallel import one_blas_thread
 from kdiffhash.preprocess import preprocess_rows
-from kdiffhash.refinement import Hash, Refinement, _Descent, refine
+from kdiffhash.refinement import Hash, Refinement, _Descent
 
 SETTINGS: dict[str, Any] = {"preprocess": "hellinger", "random_state": 0}
-LENGTHS = (32, 64, 128, 256)
 
 
 def without(scene: str) -> Any:
@@ -97,45 +92,18 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def nesting(scene: str) -> list[dict[str, Any]]:
-    data, test = without(scene), test_set(scene)
-    pairs, similar = draw_pairs(data.labels, random_state=0)
-    rows = preprocess_rows(np.asarray(data.rows), "hellinger")
-    ids = np.unique(data.labels, return_inverse=True)[1]
-
-    def learn(n_bits: int, shortest: int) -> Any:
-        hasher = KernelLDAHash(n_bits, **SETTINGS).fit_pairs(data.rows, pairs, similar)
-        settings = Refinement(STEPS, shortest=shortest)
-        drawn, flags = draw_pairs(ids, STEPS * settings.batch, 1, random_state=0)
-        start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
-        rng = np.random.default_rng(0)
-        found = refine(start, rows, drawn[flags], ids, settings, rng)
-        hasher.basis_ = found.features.basis
-        hasher.directions_, hasher.thresholds_ = found.directions, found.thresholds
-        return hasher.transform(test["rows"])
-
-    nested, found = learn(512, 32), []
-    for n_bits in LENGTHS:
-        alone = code_rates(learn(n_bits, n_bits), n_bits, test)[0]
-        prefix = code_rates(nested, n_bits, test)[0]
-        found.append({"test": scene, "n_bits": n_bits, "nested": prefix, "alone": alone})
-        say(found[-1])
-    return found
-
-
 def main() -> None:
     if sys.argv[1:] == ["--peak"]:
         print(peak_memory())
         return
-    options = arguments(__doc__, repeats=40, scenes="herz-jesus-p25 boruszyn")
+    options = arguments(__doc__, repeats=40)
     warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
     found = cost(options.repeats)
     command = [sys.executable, __file__, "--peak"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found["peak_mb"] = float(done.stdout)
     say(found)
-    rows = [row for scene in options.scenes.split() for row in nesting(scene)]
-    report("refine", {"steps": STEPS, "rows": [found], "nesting": rows}, options)
+    report("refine", {"rows": [found]}, options)
 
 
 if __name__ == "__main__":

@@ -686,23 +686,25 @@ def frontier() -> str:
 def refine() -> str:
     found = load("refine")
     (row,) = found["rows"]
-    note = (
+    return (
         f"A step takes {row['ms_a_step']:.0f} ms, its matrix products alone "
         f"{row['ms_bare_products']:.0f} ms: **{row['ratio_to_products']:.2f} x**. The peak of a "
         f"process that learns from three scenes is {row['peak_mb']:,.0f} MB. "
-        f"{machine_note(found)}. Percent missed at 0.1 % false positives by prefixes of 512 bits, "
-        "and by codes refined for one length alone: (`python benchmarks/refine.py`)"
+        f"{machine_note(found)}. (`python benchmarks/refine.py`)"
     )
-    lines = [
-        [
-            row["test"],
-            str(row["n_bits"]),
-            f"{100 * row['nested']:.1f}",
-            f"{100 * row['alone']:.1f}",
-        ]
-        for row in found["nesting"]
+
+
+def nesting() -> str:
+    rows = [
+        [row["test"], str(row["n_bits"]), f"{100 * row['nested']:.1f}", f"{100 * row['alone']:.1f}"]
+        for row in load("nesting")["rows"]
     ]
-    return note + "\n\n" + table(["tested on", "bits", "prefix", "alone"], lines)
+    note = (
+        "Percent missed at 0.1 % false positives by prefixes of 512 bits, and by codes that were "
+        "refined for one length alone; learned from the other three scenes. "
+        "(`python benchmarks/nesting.py`)"
+    )
+    return note + "\n\n" + table(["tested on", "bits", "prefix", "alone"], rows)
 
 
 def cross() -> str:

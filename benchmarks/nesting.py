@@ -1,0 +1,59 @@
+"""A prefix of a refined code of 512 bits beside a code that was refined for its length alone.
+
+Learned from three scenes and tested on the fourth, with a million negatives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from accuracy import code_rates, test_set
+from common import arguments, report, say
+from frontier import STEPS
+from refine import SETTINGS, without
+
+import kdiffhash
+from kdiffhash import KernelLDAHash, draw_pairs
+from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.refinement import Hash, Refinement, refine
+
+LENGTHS = (32, 64, 128, 256)
+
+
+def compare(scene: str) -> list[dict[str, Any]]:
+    data, test = without(scene), test_set(scene)
+    pairs, similar = draw_pairs(data.labels, random_state=0)
+    rows = preprocess_rows(np.asarray(data.rows), "hellinger")
+    ids = np.unique(data.labels, return_inverse=True)[1]
+
+    def learn(n_bits: int, shortest: int) -> Any:
+        hasher = KernelLDAHash(n_bits, **SETTINGS).fit_pairs(data.rows, pairs, similar)
+        settings = Refinement(STEPS, shortest=shortest)
+        drawn, flags = draw_pairs(ids, STEPS * settings.batch, 1, random_state=0)
+        start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
+        rng = np.random.default_rng(0)
+        found = refine(start, rows, drawn[flags], ids, settings, rng)
+        hasher.basis_ = found.features.basis
+        hasher.directions_, hasher.thresholds_ = found.directions, found.thresholds
+        return hasher.transform(test["rows"])
+
+    nested, found = learn(512, 32), []
+    for n_bits in LENGTHS:
+        alone = code_rates(learn(n_bits, n_bits), n_bits, test)[0]
+        prefix = code_rates(nested, n_bits, test)[0]
+        found.append({"test": scene, "n_bits": n_bits, "nested": prefix, "alone": alone})
+        say(found[-1])
+    return found
+
+
+def main() -> None:
+    options = arguments(__doc__, scenes="boruszyn herz-jesus-p25")
+    warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
+    rows = [row for scene in options.scenes.split() for row in compare(scene)]
+    report("nesting", {"steps": STEPS, "rows": rows}, options)
+
+
+if __name__ == "__main__":
+    main()
