@@ -777,7 +777,14 @@ def onnx() -> str:
 
 
 BLOCKS = {
-    "docs/frontier.md": {"cross": cross, "sequential": sequential, "onnx": onnx},
+    "docs/frontier.md": {
+        "frontier": frontier,
+        "refine": refine,
+        "nesting": nesting,
+        "cross": cross,
+        "sequential": sequential,
+        "onnx": onnx,
+    },
     "docs/search.md": {
         "search": search,
         "early": early,
