@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from benchmarks/results/*.json.
+"""Write the tables of README.md and of the pages in docs from benchmarks/results/*.json.
 
 With --check nothing is written; it fails where a table does not fit the results.
 """
