@@ -22,6 +22,7 @@ Rows = NDArray[np.float32]
 TileFunction = Callable[[Rows, int], Rows]
 
 LOG2_E = 1.4426950408889634
+MEDIAN_ROWS = 2_000  # rows whose distances to the basis are enough for `median_gamma`
 _GROUPS = 10  # of k-means for each basis row, where there are rows enough
 _GROUP_SIZE = 10  # rows of a group, about, at least
 _SMALL_GROUP = 4  # rows of a group that is too small to be chosen

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..directions import Moment, diff_directions, lda_directions
 from ..encode import compute_features
 from ..kernels import (
+    MEDIAN_ROWS,
     FeatureMap,
     GaussianMap,
     Kernel,
@@ -28,7 +29,6 @@ from .closed_form import ClosedFormHasher
 from .linear import alpha_for, check_ridge
 
 _SAMPLE = 100_000  # rows that k-means and the covariance see
-_MEDIAN_ROWS = 2_000  # rows whose distances to the basis give the median
 _GRAM_FLOOR = 1e-4  # what is added to the Gram matrix, relative to its size
 
 #: Parameters of `KernelDiffHash` that are the paper's own setting, as far as its text can be read:
@@ -89,7 +89,7 @@ class KernelHasher(ClosedFormHasher):
             rows = self._sample(X, _SAMPLE, "metric")
             self.metric_ = to_metric = inverse_fourth_root(covariance(rows, self.n_jobs))
         if self.gamma in ("median", "wide"):
-            rows = self._sample(X, _MEDIAN_ROWS, "gamma")
+            rows = self._sample(X, MEDIAN_ROWS, "gamma")
             self.gamma_ = median_gamma(self.kernel, rows @ to_metric, self.basis_ @ to_metric)
             if self.gamma == "wide":
                 self.gamma_ /= 3

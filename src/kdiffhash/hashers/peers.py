@@ -11,7 +11,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..encode import compute_features
-from ..kernels import GaussianMap, median_gamma
+from ..kernels import MEDIAN_ROWS, GaussianMap, median_gamma
 from ..pairs import Pairs, Similar, Things, check_both_kinds, things_joined_by
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
@@ -19,8 +19,6 @@ from .base import BaseHasher
 from .linear import check_ridge
 
 Matrix = NDArray[np.float64]
-
-_MEDIAN_ROWS = 2_000
 
 
 class LabelledKernelHasher(BaseHasher):
@@ -59,7 +57,7 @@ class LabelledKernelHasher(BaseHasher):
         rng = self._rng("basis")
         n_basis = min(self.n_basis, len(rows))
         self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
-        some = rng.permutation(len(rows))[:_MEDIAN_ROWS]
+        some = rng.permutation(len(rows))[:MEDIAN_ROWS]
         self.gamma_ = median_gamma("rbf", rows[some], self.basis_)
         features = compute_features(rows, None, self._feature_map(), self.n_jobs)
         mean = features.mean(axis=0, dtype=np.float64)
