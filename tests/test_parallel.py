@@ -113,6 +113,19 @@ def test_plain_tasks_all_run_and_their_errors_are_raised():
     assert sorted(done) == list(range(7))
 
 
+def test_tiles_within_tiles_do_not_wait_for_each_other():
+    seen = np.zeros((6, 30), int)
+
+    def work(start, stop):
+        def inner(low, high):
+            seen[start:stop, low:high] += 1
+
+        run_tiles(lambda: inner, 30, 10, 3)
+
+    run_tiles(lambda: work, 6, 1, 4)
+    assert (seen == 1).all()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_plain_tasks_run_in_a_forked_child():
     run_plain([lambda: None] * 3)

@@ -20,7 +20,7 @@ from .parallel import one_blas_thread
 Matrix = NDArray[np.float64]
 Moment = Literal["difference", "cross"]
 
-_FIRST_PREFIX, _FIRST_RIDGE = 32, 0.3  # of a ridge that falls
+_FIRST_PREFIX, _FIRST_RIDGE, _FALL = 32, 0.5, 20  # of a ridge that falls
 _FULL_SOLVER_LIMIT = 1500  # beyond this size a part of the spectrum is quicker than all of it
 
 
@@ -62,8 +62,8 @@ def lda_directions(
     Both sides get a multiple of the `gram` matrix: `ridge` times the mean eigenvalue of D_N (in the
     metric of `gram`) on the left, a tenth of it on the right. Returns shape (n_bits, d).
 
-    A ridge that falls is 0.3 for the first 32 bits and ten times smaller after each doubling. With
-    a small one, the first functions of a kernel are harmonics of a few smooth ones: each is a good
+    A ridge that falls is 0.5 for the first 32 bits and 20 times smaller after each doubling. With a
+    small one, the first functions of a kernel are harmonics of a few smooth ones: each is a good
     bit, but together they leave many things alike. Each such block of directions is uncorrelated,
     over dissimilar pairs, with those before it.
     """
@@ -94,7 +94,7 @@ def _falling_ridges(n_bits: int) -> list[tuple[int, float]]:
     steps, length, ridge = [], _FIRST_PREFIX, _FIRST_RIDGE
     while length < n_bits:
         steps.append((length, ridge))
-        length, ridge = 2 * length, ridge / 10
+        length, ridge = 2 * length, ridge / _FALL
     return [*steps, (n_bits, ridge)]
 
 

@@ -123,6 +123,7 @@ def run(
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 _pool_lock = threading.Lock()
+_this_thread = threading.local()
 
 
 def _forget_pool() -> None:
@@ -135,19 +136,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
-    """Call short tasks that use no BLAS, each on a thread of its own; threads are kept for later.
+def _mark_as_kept() -> None:
+    _this_thread.is_kept = True
 
-    The tasks must not call this themselves.
+
+def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
+    """Call short tasks, each on a thread of its own; threads are kept for later.
+
+    BLAS is left as it is. On a kept thread, which is one of several already, tasks are called one
+    after the other.
     """
     global _pool, _pool_size
-    if len(tasks) == 1:
-        tasks[0]()
+    if len(tasks) == 1 or getattr(_this_thread, "is_kept", False):
+        for task in tasks:
+            task()
         return
     with _pool_lock:
         if _pool is None or _pool_size < len(tasks) - 1:
             _pool_size = max(len(tasks) - 1, os.cpu_count() or 1)
-            _pool = ThreadPoolExecutor(_pool_size, thread_name_prefix="kdiffhash")
+            _pool = ThreadPoolExecutor(_pool_size, "kdiffhash", _mark_as_kept)
         futures = [_pool.submit(task) for task in tasks[1:]]
     try:
         tasks[0]()
@@ -169,15 +176,20 @@ def run_tiles(
     turn, lock, stop = iter(range(n_tiles)), threading.Lock(), threading.Event()
 
     def work() -> None:
-        worker = make_worker()
-        while not stop.is_set():
-            with lock:
-                index = next(turn, None)
-            if index is None:
-                return
-            worker(index * tile, min((index + 1) * tile, n_rows))
+        try:
+            worker = make_worker()
+            while not stop.is_set():
+                with lock:
+                    index = next(turn, None)
+                if index is None:
+                    return
+                worker(index * tile, min((index + 1) * tile, n_rows))
+        except BaseException:
+            stop.set()
+            raise
 
-    run([work] * workers, workers, stop)
+    with one_blas_thread():
+        run_plain([work] * workers)
 
 
 def sum_tiles(

@@ -282,8 +282,8 @@ class KernelLDAHash(KernelHasher):
         As in `KernelDiffHash`.
     ridge : float or "falling"
         Regularisation as in `LDAHash`; lengths are measured in the kernel's space. One that falls
-        is 0.3 for the first 32 bits and a tenth of that after each doubling, so that short prefixes
-        are as good as codes that were learned for their length.
+        is 0.5 for the first 32 bits and 20 times smaller after each doubling, so that short
+        prefixes are as good as codes that were learned for their length.
     threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
         As in `DiffHash`.
 
