@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ._numba.doubt import gaussians
 from ._numba.product import empty_result, multiply, pack_panels
 from ._numba.tiles import exp2_of_expanded_square, squared_norms
 from .parallel import one_blas_thread
@@ -137,6 +138,24 @@ class GaussianMap:
             return work
 
         return start_thread
+
+    def in_double(self) -> Callable[[Rows], NDArray[np.float64]]:
+        """A function for the features of a few rows in double precision."""
+        basis = self.basis.astype(np.float64) - self.shift
+        metric = None if self.metric is None else self.metric.astype(np.float64)
+        if metric is not None:
+            with one_blas_thread():
+                basis = basis @ metric
+
+        def work(rows: Rows) -> NDArray[np.float64]:
+            features = np.empty((len(rows), self.width))
+            exact = rows.astype(np.float64)
+            if metric is not None:
+                exact = np.stack([row @ metric for row in exact])  # each by itself
+            gaussians(exact, basis, self.gamma * LOG2_E, features)
+            return features
+
+        return work
 
 
 @dataclass(frozen=True)

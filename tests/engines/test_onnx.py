@@ -45,11 +45,8 @@ def test_graphs_give_the_codes_of_transform(tmp_path, rows, hasher):
     found, wanted = run(tmp_path / "model.onnx", X), hasher.transform(X)
     assert found.dtype == np.uint8
     assert found.shape == wanted.shape
-    # Only a projection within rounding of its threshold may fall on the other side.
-    unlike = np.unpackbits(found ^ wanted, axis=1, count=hasher.n_bits_).astype(bool)
-    projections = np.abs(hasher.project(X))
-    assert (projections[unlike] < 1e-4 * projections.mean()).all()
-    assert unlike.mean() < 1e-4
+    # Rounding may turn a bit in a million, and there are fewer here.
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_rows_of_zeros_are_encoded_alike(tmp_path, rows):

@@ -20,8 +20,8 @@ def export(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
     """Write a fitted hasher as an ONNX graph.
 
     The input ``rows`` is float32 of shape (n, d), the output ``codes`` uint8 of shape (n, bytes):
-    what `transform` gives, but for projections within rounding of their thresholds. Sums are made
-    in double precision inside.
+    what `transform` gives, but for less than one bit in a million. Sums are made in double
+    precision inside.
 
     Parameters
     ----------
