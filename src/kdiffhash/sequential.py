@@ -24,7 +24,7 @@ from .pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .parallel import n_threads, run
 
 _PART = 32  # bits
-_SHARE = 0.8  # of the wanted false-positive rate that may be spent before the last part
+_SHARE = 0.5  # of the wanted false-positive rate that may be spent before the last part
 _SPARE = 0.001  # similar pairs that may be lost by stopping early, if `fnr` is not given
 _SMOOTHING = 1e-6  # keeps a likelihood ratio finite where both kinds of pairs lie apart
 
