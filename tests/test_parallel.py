@@ -117,6 +117,28 @@ def test_plain_tasks_all_run_and_their_errors_are_raised():
     assert sorted(done) == list(range(7))
 
 
+def test_nobody_waits_for_tasks_of_others():
+    leave, waited, inside = threading.Event(), [], threading.Semaphore(0)
+
+    def block() -> None:
+        inside.release()
+        waited.append(leave.wait(30))
+
+    n = 2 * (os.cpu_count() or 1)
+    others = [threading.Thread(target=run_plain, args=([block] * n,)) for _ in range(2)]
+    for thread in others:
+        thread.start()
+    for _ in range(n):  # all threads that are kept, and more
+        inside.acquire()
+    done = []
+    run_plain([partial(done.append, i) for i in range(3)])
+    assert sorted(done) == [0, 1, 2]
+    leave.set()
+    for thread in others:
+        thread.join()
+    assert waited == [True] * 2 * n
+
+
 def test_tiles_within_tiles_do_not_wait_for_each_other():
     seen = np.zeros((6, 30), int)
 

@@ -136,31 +136,36 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-def _mark_as_kept() -> None:
-    _this_thread.is_kept = True
+def _mark_thread(is_one_of_several: bool) -> None:
+    _this_thread.is_one_of_several = is_one_of_several
 
 
 def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
     """Call short tasks, each on a thread of its own; threads are kept for later.
 
-    BLAS is left as it is. On a kept thread, which is one of several already, tasks are called one
-    after the other.
+    BLAS is left as it is. Tasks of a task are called one after the other.
     """
     global _pool, _pool_size
-    if len(tasks) == 1 or getattr(_this_thread, "is_kept", False):
+    if len(tasks) == 1 or getattr(_this_thread, "is_one_of_several", False):
         for task in tasks:
             task()
         return
     with _pool_lock:
         if _pool is None or _pool_size < len(tasks) - 1:
             _pool_size = max(len(tasks) - 1, os.cpu_count() or 1)
-            _pool = ThreadPoolExecutor(_pool_size, "kdiffhash", _mark_as_kept)
+            _pool = ThreadPoolExecutor(_pool_size, "kdiffhash", _mark_thread, (True,))
         futures = [_pool.submit(task) for task in tasks[1:]]
     try:
+        _mark_thread(True)
         tasks[0]()
+        for task, future in zip(tasks[1:], futures):
+            if future.cancel():  # all kept threads are busy with what others want
+                task()
     finally:
-        wait(futures)
-    for future in futures:
+        _mark_thread(False)
+        started = [future for future in futures if not future.cancelled()]
+        wait(started)
+    for future in started:
         future.result()
 
 
