@@ -94,7 +94,7 @@ def test_bad_input_is_explained(matcher):
         SequentialMatcher().decide(codes, codes, pairs)
     with pytest.raises(ValueError, match="256 bits take 32 bytes per code, got 16"):
         matcher.decide(codes[:, :16], codes, pairs)
-    with pytest.raises(ValueError, match="but b has 100"):
+    with pytest.raises(ValueError, match="but b has rows 0 to 99"):
         matcher.decide(codes, codes[:100], pairs)
 
 

@@ -83,8 +83,13 @@ def draw_pairs(
     return pairs, np.arange(len(pairs)) < len(positives)
 
 
-def check_pairs(pairs: ArrayLike, similar: ArrayLike, n_rows: int) -> tuple[Pairs, Similar]:
-    """Return explicit pairs as arrays, or say what is wrong with them."""
+def check_pairs(
+    pairs: ArrayLike, similar: ArrayLike, n_rows: int | tuple[int, int], names: str = "XX"
+) -> tuple[Pairs, Similar]:
+    """Return explicit pairs as arrays, or say what is wrong with them.
+
+    Members may come from two sets, each with a number of rows and a name of one letter.
+    """
     rows, flags = np.asarray(pairs), np.asarray(similar)
     if rows.ndim != 2 or rows.shape[1] != 2:
         raise ValueError(f"pairs must have shape (p, 2), got {rows.shape}")
@@ -98,9 +103,13 @@ def check_pairs(pairs: ArrayLike, similar: ArrayLike, n_rows: int) -> tuple[Pair
         flags = flags.astype(bool)
     if len(rows) == 0:
         raise ValueError("pairs is empty; at least one pair of each kind is needed")
-    if rows.min() < 0 or rows.max() >= n_rows:
-        bad = int(np.flatnonzero((rows < 0).any(1) | (rows >= n_rows).any(1))[0])
-        raise ValueError(f"pair {bad} is {rows[bad].tolist()}, but X has rows 0 to {n_rows - 1}")
+    counts = np.broadcast_to(n_rows, 2)
+    if rows.min() < 0 or (rows.max(axis=0) >= counts).any():
+        bad, side = np.argwhere((rows < 0) | (rows >= counts))[0]
+        raise ValueError(
+            f"pair {bad} is {rows[bad].tolist()}, but {names[side]} has rows 0 to "
+            f"{counts[side] - 1}"
+        )
     return rows.astype(np.int64, copy=False), flags
 
 

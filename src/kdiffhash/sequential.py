@@ -237,12 +237,7 @@ class SequentialMatcher:
         rows = np.asarray(pairs)
         if rows.size == 0:
             return Decisions(np.empty(0, bool), np.empty(0, np.int64))
-        checked, _ = check_pairs(rows, np.ones(len(rows), bool), max(len(left), len(right)))
-        for side, words in enumerate((left, right)):
-            if checked[:, side].max() >= len(words):
-                raise ValueError(
-                    f"pairs name row {checked[:, side].max()}, but {'ab'[side]} has {len(words)}"
-                )
+        checked, _ = check_pairs(rows, np.ones(len(rows), bool), (len(left), len(right)), "ab")
         found, parts = self._decide(left, right, checked, (self.accept_, self.reject_))
         return Decisions(found, np.minimum(parts.astype(np.int64) * _PART, self.n_bits_))
 

@@ -146,12 +146,7 @@ class CrossDiffHash(BaseEstimator):
             validate_data(side, data, dtype="numeric", ensure_min_samples=2)
             for side, data in zip(sides, (X, Y), strict=True)
         ]
-        checked, flags = check_pairs(pairs, similar, max(map(len, rows)))
-        for column, (name, data) in enumerate(zip("XY", rows, strict=True)):
-            if checked[:, column].max() >= len(data):
-                raise ValueError(
-                    f"pairs name row {checked[:, column].max()} of {name}, which has {len(data)}"
-                )
+        checked, flags = check_pairs(pairs, similar, (len(rows[0]), len(rows[1])), "XY")
         check_both_kinds(int(flags.sum()), int((~flags).sum()))
         features = []
         for side, data in zip(sides, rows, strict=True):
