@@ -4,13 +4,13 @@ A method learns from three scenes together and is tested on the fourth: the posi
 test list and a million negatives of the same scene. Methods with a grid take the setting whose mean
 FNR at 0.1 % FPR on things kept aside in the training scenes is lowest. Differences are paired:
 things of the test scene are drawn again, the same for both methods. `--methods` measures only those
-whose name contains a word, and takes the others from the last result.
+whose name contains a word, and takes the others from the last result; "kernel" has all that
+differences need.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from accuracy import test_set
-from common import RESULTS, arguments, report, say
+from common import arguments, report, rows_before, say
 
 import kdiffhash
 from kdiffhash import draw_pairs, hamming, roc
@@ -149,11 +149,9 @@ def main() -> None:
     ]
     if options.methods:
         names = [method[0] for method in METHODS]
-        before = json.loads((RESULTS / "frontier.json").read_text())
-        means += [row for row in before["rows"] if options.methods not in row["method"]]
-        by_scene += [row for row in before["by_scene"] if options.methods not in row["method"]]
+        means += rows_before("frontier", options.methods)
+        by_scene += rows_before("frontier", options.methods, "by_scene")
         means.sort(key=lambda row: names.index(row["method"]))
-        differences = differences or before["recommended_less_closed_form"]
     result = {"rows": means, "recommended": BEST, "by_scene": by_scene}
     report("frontier", {**result, "recommended_less_closed_form": differences}, options)
 
