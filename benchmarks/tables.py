@@ -69,6 +69,7 @@ def accuracy_short() -> str:
         "LDA-hash, RootSIFT": 128,
         "kDIF, difference, RootSIFT": 256,
         "kernel LDA-hash, RootSIFT": 256,
+        "kernel LDA-hash, refined, RootSIFT": 256,
     }
     cells = {test: accuracy_cells(test) for test in SCENES}
     rows = [

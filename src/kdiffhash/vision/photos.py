@@ -125,7 +125,8 @@ def match_photos(
     ratio : float, optional
         See `match_codes`.
     geometry : {"fundamental", "homography", "none"}
-        What the matches are to agree with, found by MAGSAC: the epipolar geometry of two views of
+        What the matches are to agree with, found by MAGSAC (or by plain RANSAC with local
+        optimisation where OpenCV's MAGSAC fails): the epipolar geometry of two views of
         anything, or the homography of two views of something flat, or from one place.
     tolerance : float
         Pixels that an inlier may be off.
@@ -156,15 +157,15 @@ def verify_matches(
     model, inliers = None, np.zeros(len(pairs), bool)
     if len(pairs) >= _FEWEST:
         cv2 = need("cv2", "vision")
-        cv2.setRNGSeed(0)
         find = cv2.findFundamentalMat if geometry == "fundamental" else cv2.findHomography
         options = {"maxIters": _ROUNDS, "confidence": _CONFIDENCE}
-        try:
-            model, mask = find(left, right, cv2.USAC_MAGSAC, tolerance, **options)
-        except cv2.error:  # too few agree for OpenCV to refine anything
-            model = None
-        if model is not None and model.shape == (3, 3):
-            inliers = mask.ravel().astype(bool)
-        else:
-            model = None
+        for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE):
+            cv2.setRNGSeed(0)
+            try:
+                found, mask = find(left, right, method, tolerance, **options)
+            except cv2.error:  # MAGSAC's last steps may fail, with few matches or with a flat scene
+                continue
+            if found is not None and found.shape == (3, 3):
+                model, inliers = found, mask.ravel().astype(bool)
+                break
     return PhotoMatches(pairs, left, right, inliers, model)
