@@ -13,7 +13,7 @@ from PIL import Image
 from kdiffhash import HashedSIFT, RandomHyperplaneHash, load_pretrained, match_codes
 from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_picture
 from kdiffhash.vision.peers import match_with
-from kdiffhash.vision.photos import read_image
+from kdiffhash.vision.photos import read_image, verify_matches
 
 CORNERS = np.array([[0, 0], [359, 0], [0, 359], [359, 359]], float)
 
@@ -355,3 +355,27 @@ def test_an_old_picture_stays_if_something_goes_wrong(two_photos, tmp_path, run)
     (tmp_path / "out.png").write_bytes(b"old")
     run(two_photos[0], tmp_path / "missing.jpg", "-o", tmp_path / "out.png", fail=True)
     assert (tmp_path / "out.png").read_bytes() == b"old"
+
+
+def test_matches_are_verified_where_magsac_fails(monkeypatch, homography):
+    rng = np.random.default_rng(0)
+    left = rng.uniform(20, 300, (80, 2)).astype(np.float32)
+    moved = np.column_stack([left, np.ones(80)]) @ homography.T
+    right = (moved[:, :2] / moved[:, 2:]).astype(np.float32)
+    right[:10] = rng.uniform(0, 300, (10, 2))
+    pairs = np.arange(80).repeat(2).reshape(-1, 2)
+
+    for name in ("findFundamentalMat", "findHomography"):
+        find = getattr(cv2, name)
+
+        def fail_once(a, b, method, *more, find=find, **options):
+            if method == cv2.USAC_MAGSAC:
+                raise cv2.error("no samples left")
+            return find(a, b, method, *more, **options)
+
+        monkeypatch.setattr(cv2, name, fail_once)
+    for geometry in ("fundamental", "homography"):
+        found = verify_matches(left, right, pairs, geometry)
+        assert found.inliers[10:].all()
+        assert found.inliers[:10].mean() < 0.5
+        assert found.model.shape == (3, 3)
