@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,12 @@ def test_the_grid_and_the_choice_are_told(small_study):
             rates = [row["fnr_at_1e-3"] for row in told["grid"]]
             assert len(rates) == np.prod([len(values) for values in method.grid.values()])
             assert told["settings"] == told["grid"][int(np.argmin(rates))]["settings"]
+
+
+def test_ticks_of_curves_are_numbers(small_study):
+    for path in (small_study[1] / "figures").glob("roc-*.svg"):
+        found = re.findall(r"<!-- ([^a-z]+) -->", path.read_text())
+        assert {"0.0001", "0.001", "0.01", "0.1", "1"} <= set(found)
 
 
 def test_figures_are_there_as_png_and_svg(small_study):

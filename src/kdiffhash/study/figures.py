@@ -146,6 +146,7 @@ def _roc(figure: Any, results: Results, train: str, test: str) -> str:
         ylabel="true-positive rate",
         title=f"learned on {train}, tested on {test}",
     )
+    axes.xaxis.set_major_formatter("{x:g}")
     _plain_axes(axes)
     axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=2)
     return (
