@@ -97,7 +97,7 @@ def main() -> None:
             rows.append(row(method, name, n_bits, fnr, fpr95, float(np.std(values, axis=0)[0])))
             print(rows[-1], file=sys.stderr)
     if options.methods:
-        rows += rows_before("accuracy", options.methods)
+        rows += rows_before("accuracy", lambda row: options.methods not in row["method"])
         order = ["SIFT, Euclidean", "RootSIFT, Euclidean", *METHODS]
         rows.sort(key=lambda row: order.index(row["method"]))
     report("accuracy", {"seeds": options.seeds, "rows": rows}, options)

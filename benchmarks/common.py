@@ -54,10 +54,11 @@ def say(*what: Any) -> None:
     print(*what, file=sys.stderr, flush=True)
 
 
-def rows_before(name: str, word: str, key: str = "rows") -> list[dict[str, Any]]:
-    """Rows of the last result of a benchmark, of methods whose name does not contain a word."""
-    rows = json.loads((RESULTS / f"{name}.json").read_text())[key]
-    return [row for row in rows if word not in row["method"]]
+def rows_before(
+    name: str, keep: Callable[[dict[str, Any]], bool], key: str = "rows"
+) -> list[dict[str, Any]]:
+    """Rows of the last result of a benchmark that are not measured again."""
+    return list(filter(keep, json.loads((RESULTS / f"{name}.json").read_text())[key]))
 
 
 def report(name: str, result: dict[str, Any], options: argparse.Namespace) -> None:

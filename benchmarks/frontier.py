@@ -149,8 +149,12 @@ def main() -> None:
     ]
     if options.methods:
         names = [method[0] for method in METHODS]
-        means += rows_before("frontier", options.methods)
-        by_scene += rows_before("frontier", options.methods, "by_scene")
+
+        def keep(row: dict[str, Any]) -> bool:
+            return options.methods not in row["method"]
+
+        means += rows_before("frontier", keep)
+        by_scene += rows_before("frontier", keep, "by_scene")
         means.sort(key=lambda row: names.index(row["method"]))
     result = {"rows": means, "recommended": BEST, "by_scene": by_scene}
     report("frontier", {**result, "recommended_less_closed_form": differences}, options)

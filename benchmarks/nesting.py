@@ -6,13 +6,12 @@ some, and takes the others from the last result.
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
 import numpy as np
 from accuracy import code_rates, test_set
-from common import RESULTS, arguments, report, say
+from common import arguments, report, rows_before, say
 from frontier import SCENES, STEPS
 from refine import SETTINGS, without
 
@@ -56,8 +55,7 @@ def main() -> None:
     wanted = options.scenes.split()
     rows = [row for scene in wanted for row in compare(scene)]
     if set(wanted) != set(SCENES):
-        before = json.loads((RESULTS / "nesting.json").read_text())["rows"]
-        rows += [row for row in before if row["test"] not in wanted]
+        rows += rows_before("nesting", lambda row: row["test"] not in wanted)
         rows.sort(key=lambda row: SCENES.index(row["test"]))
     report("nesting", {"steps": STEPS, "rows": rows}, options)
 
