@@ -44,8 +44,8 @@ def main() -> None:
             graph = faiss.IndexBinaryHNSW(n_bits, 32)
             graph.add(codes)
             faiss.omp_set_num_threads(1)
-            distances, _ = index.search(queries, 10, threads=1)
-            exact = best_of(lambda index=index, q=queries: index.search(q, 10, threads=1))
+            distances, _ = index.search(queries, 10, n_jobs=1)
+            exact = best_of(lambda index=index, q=queries: index.search(q, 10, n_jobs=1))
             for effort in (16, 32, 64, 128, 256, 512, 1024):
                 graph.hnsw.efSearch = effort
                 found = graph.search(queries, 10)[0]

@@ -151,7 +151,7 @@ def bench_time() -> list[dict[str, Any]]:
             match_codes(*codes, ratio=0.76)  # compiled
             work[f"binary {n_bits}"] = lambda c=codes: by_opencv(cv2.NORM_HAMMING, *c)
             work[f"hash {n_bits}"] = lambda c=codes, t=threads: match_codes(
-                *c, ratio=0.76, threads=t
+                *c, ratio=0.76, n_jobs=t
             )
             work[f"encode {n_bits}"] = lambda s=short: (s.transform(a), s.transform(b))
         seconds = interleaved(work, 9)

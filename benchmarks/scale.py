@@ -134,12 +134,12 @@ def bench_search(
     index = HammingIndex(codes)
     halves = [HammingIndex(half) for half in np.array_split(codes, 2)]
     indexes = {w: ClusterIndex(shards, client=clients[w]) for w in WORKERS}
-    expected = index.search(queries, K, threads=1)
+    expected = index.search(queries, K, n_jobs=1)
     seconds: dict[int, list[float]] = {w: [] for w in (0, *WORKERS)}
     alone, busy = [], []
 
     def scan(half: HammingIndex) -> float:
-        return timed(half.search, queries, K, threads=1)
+        return timed(half.search, queries, K, n_jobs=1)
 
     with ThreadPoolExecutor(2) as pool:
         for turn in range(SEARCHES + 1):
@@ -149,7 +149,7 @@ def bench_search(
                 if workers:
                     found = indexes[workers].search(queries, K)
                 else:
-                    index.search(queries, K, threads=1)
+                    index.search(queries, K, n_jobs=1)
                 seconds[workers].append(time.perf_counter() - start)
                 for one, other in zip(found, expected):
                     np.testing.assert_array_equal(one, other)

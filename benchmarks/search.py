@@ -134,11 +134,9 @@ def measure(
         flat.use_heap, flat.query_batch_size = heap, batch
         return flat.search(queries, k)
 
-    ours = partial(index.search, queries, k, threads=threads)
+    ours = partial(index.search, queries, k, n_jobs=threads)
     some = queries[:100]  # compiles, too
-    np.testing.assert_array_equal(
-        index.search(some, k, threads=threads)[0], flat.search(some, k)[0]
-    )
+    np.testing.assert_array_equal(index.search(some, k, n_jobs=threads)[0], flat.search(some, k)[0])
     functions: dict[str, Any] = {"kdiffhash": ours}
     for setting in FAISS if len(queries) <= 100 else FAISS[1:2]:
         functions[f"faiss {setting}"] = partial(by_faiss, *setting)

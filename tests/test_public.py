@@ -27,6 +27,7 @@ def test_public_names_are_these():
             "KSHHash",
             "IndexFileError",
             "Interval",
+            "KdiffhashError",
             "KernelDiffHash",
             "KernelLDAHash",
             "LDAHash",

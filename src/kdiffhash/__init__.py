@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .codes import unpack as unpack
     from .datasets import load_scene as load_scene
     from .datasets import load_views as load_views
+    from .errors import KdiffhashError as KdiffhashError
     from .hashers import PAPER_SETTING as PAPER_SETTING
     from .hashers import BaseHasher as BaseHasher
     from .hashers import BoostedHash as BoostedHash
@@ -57,6 +58,7 @@ _HOMES = {
     "calibration": ["Calibration"],
     "codes": ["hamming", "pack", "unpack"],
     "datasets": ["load_scene", "load_views"],
+    "errors": ["KdiffhashError"],
     "hashers": [
         "PAPER_SETTING",
         "BaseHasher",

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import hashers
+from .errors import KdiffhashError
 from .files import replacing
 from .hashers import BaseHasher
 
@@ -32,7 +33,7 @@ _HALVES = frozenset({"basis_", "directions_"})
 _PARAM = "param."  # prefix of arrays that were given as parameters
 
 
-class ModelFileError(ValueError):
+class ModelFileError(KdiffhashError, ValueError):
     """The file is not a model that this version can read."""
 
 

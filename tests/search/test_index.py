@@ -52,7 +52,7 @@ def searches(draw):
 @settings(max_examples=1500, deadline=None)
 def test_the_nearest_are_those_of_brute_force(search, k, threads):
     index, codes, ids, queries, _ = search
-    distances, found = index.search(queries, k, threads=threads)
+    distances, found = index.search(queries, k, n_jobs=threads)
     expected = oracle.nearest(queries, codes, ids, k)
     assert len(index) == len(ids)
     assert distances.shape == found.shape == (len(queries), min(k, len(ids)))
@@ -65,7 +65,7 @@ def test_the_nearest_are_those_of_brute_force(search, k, threads):
 def test_all_within_a_radius_are_those_of_brute_force(search, share, threads):
     index, codes, ids, queries, _ = search
     radius = int(share * index.n_bits)
-    starts, found, distances = index.search_radius(queries, radius, threads=threads)
+    starts, found, distances = index.search_radius(queries, radius, n_jobs=threads)
     lists = [list(zip(distances[a:b].tolist(), found[a:b].tolist())) for a, b in pairwise(starts)]
     assert lists == oracle.within(queries, codes, ids, radius)
     assert starts[-1] == len(found) == len(distances)
@@ -153,7 +153,7 @@ def test_more_hits_than_fit_at_a_time(monkeypatch):
     for n_queries in (2, 40):
         for threads in (2, 3):
             queries = np.zeros((n_queries, 8), np.uint8)
-            starts, ids, distances = index.search_radius(queries, 0, threads=threads)
+            starts, ids, distances = index.search_radius(queries, 0, n_jobs=threads)
             assert np.diff(starts).tolist() == [len(near)] * n_queries
             np.testing.assert_array_equal(ids, np.tile(near, n_queries))
             assert not distances.any()
@@ -172,16 +172,16 @@ def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
     for n_queries in (1, 5, 40):
         queries = oracle.random_codes(rng, n_queries, 128)
         expected = oracle.nearest(queries, codes, ids, 11)
-        for found, wanted in zip(index.search(queries, 11, threads=threads), expected):
+        for found, wanted in zip(index.search(queries, 11, n_jobs=threads), expected):
             np.testing.assert_array_equal(found, wanted)
-        _, near, distances = index.search_radius(queries, 50, threads=threads)
+        _, near, distances = index.search_radius(queries, 50, n_jobs=threads)
         lists = oracle.within(queries, codes, ids, 50)
         found = list(zip(distances.tolist(), near.tolist()))
         assert found == [pair for line in lists for pair in line]
     small = HammingIndex(n_bits=128)
     for a, b in pairwise([0, 400, 605, 703]):
         small._segments = [*small._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
-    pairs, distances = small.pairs_within(40, threads=threads)
+    pairs, distances = small.pairs_within(40, n_jobs=threads)
     found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
     assert found == oracle.pairs_within(codes[:703], ids[:703], 40)
 
@@ -271,7 +271,7 @@ def test_empty_indexes_and_no_queries_are_fine():
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 0), "above zero"),
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1.5), "whole number"),
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, allowed=[True]), "one boolean"),
-        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, threads=0), "n_jobs"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, n_jobs=0), "n_jobs"),
         (lambda x: x.search_radius(np.zeros((1, 8), np.uint8), -1), "zero or more"),
         (lambda x: x.pairs_within(0.5), "whole number"),
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.zeros((1, 3)), 2)), "shape"),

@@ -142,7 +142,7 @@ def test_matches_are_those_of_the_descriptors(database, expected, agree, views):
 def test_the_number_of_threads_changes_nothing(database):
     pictures = colmap.read_pictures(database, load_pretrained("rootsift", 256))
     one, two = (
-        colmap.verify_pairs(colmap.match_pictures(pictures, threads=n), threads=n) for n in (1, 2)
+        colmap.verify_pairs(colmap.match_pictures(pictures, n_jobs=n), n_jobs=n) for n in (1, 2)
     )
     for a, b in zip(one, two):
         np.testing.assert_array_equal(a.matches, b.matches)
@@ -186,7 +186,7 @@ def test_colmap_reads_matches_and_geometries(database, expected, agree, views, r
 def test_running_again_gives_the_same(database, run):
     run("match", database)
     once = contents(database)
-    assert "pairs: 6" in run("match", database, "--threads", 1)
+    assert "pairs: 6" in run("match", database, "--jobs", 1)
     assert contents(database) == once
 
 

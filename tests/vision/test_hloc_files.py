@@ -194,7 +194,7 @@ def test_options_of_the_commands(features, descriptors, tmp_path, run):
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     short = {n: load_pretrained("rootsift", 128).transform(descriptors[n]) for n in NAMES[:2]}
     for which in (("--bits", 128), ("--model", tmp_path / "own")):
-        options = (*which, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.9, "--threads", 1)
+        options = (*which, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.9, "--jobs", 1)
         run("match", features, "-o", matches, *options)
         assert_matches(matches, short, [NAMES[:2]], n_bits=128, ratio=0.9)
     run(

@@ -81,7 +81,7 @@ def test_an_epipolar_geometry_is_found(photos, agree):
 
 def test_matches_without_a_geometry(photos):
     a, b = photos
-    found = match_photos(a, b, ratio=0.7, geometry="none", threads=1)
+    found = match_photos(a, b, ratio=0.7, geometry="none", n_jobs=1)
     expected = match_codes(a.codes, b.codes, ratio=0.7).pairs
     np.testing.assert_array_equal(found.pairs, expected)
     np.testing.assert_array_equal(found.left, a.points[expected[:, 0]])
@@ -261,7 +261,7 @@ def test_the_command(two_photos, photos, tmp_path, run):
 
 
 def test_options_of_the_command(two_photos, run):
-    options = "--bits 128 --features 100 --size 200 --ratio 0.7 --tolerance 1 --threads 1"
+    options = "--bits 128 --features 100 --size 200 --ratio 0.7 --tolerance 1 --jobs 1"
     told = run(*two_photos, *options.split(), "--geometry", "homography", "--json")
     a, b = (read_photo(path, HashedSIFT(128, 100), 200) for path in two_photos)
     found = match_photos(a, b, ratio=0.7, geometry="homography", tolerance=1)

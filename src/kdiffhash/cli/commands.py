@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .cluster import Cluster, on_cluster
-from .options import Json, Seed, Threads
+from .options import Jobs, Json, Seed
 
 
 class Method(StrEnum):
@@ -86,7 +86,7 @@ def train(
     ] = False,
     descriptor: Descriptor = "sift",
     seed: Seed = 0,
-    threads: Threads = None,
+    jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +105,7 @@ def train(
         kind = "hellinger" if from_scenes and descriptor == "sift" else None
     elif preprocess is InputKind.none:
         kind = None
-    params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": threads}
+    params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": jobs}
     if method in (Method.kernel_lda, Method.kernel_diff, Method.ksh, Method.sdh):
         params["n_basis"] = basis
     if refine:
@@ -170,7 +170,7 @@ def encode(
     ],
     bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
     descriptor: Descriptor = "sift",
-    threads: Threads = None,
+    jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
@@ -184,7 +184,7 @@ def encode(
 
     check_writable(out, folder=out.suffix == "")
     hasher = load(model)
-    hasher.n_jobs = threads
+    hasher.n_jobs = jobs
     if bits is not None:
         hasher = hasher.truncate(bits)
     start = time.perf_counter()
@@ -268,7 +268,7 @@ def evaluate(
     ] = 200,
     descriptor: Descriptor = "sift",
     seed: Seed = 0,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
@@ -279,7 +279,7 @@ def evaluate(
     from .output import show
 
     hasher = load(model)
-    hasher.n_jobs = threads
+    hasher.n_jobs = jobs
     with waiting("measuring", as_json):
         result = evaluate_model(
             hasher,

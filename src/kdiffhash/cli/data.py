@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import Json, Seed, Threads
+from .options import Jobs, Json, Seed
 
 app = typer.Typer(
     help="Scenes to learn from: the published ones, or from your own photographs.",
@@ -47,7 +47,7 @@ def fetch(
     cache: Annotated[
         Path | None, typer.Option(help="Cache folder; else KDIFFHASH_CACHE, or the user's.")
     ] = None,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Get a published scene and compute its SIFT descriptors; goes on after a break."""
@@ -55,7 +55,7 @@ def fetch(
     from .output import show
 
     scene = fetch_scene(
-        name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=threads, quiet=as_json
+        name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs, quiet=as_json
     )
     show(_describe(scene), as_json)
 
@@ -76,7 +76,7 @@ def build(
     ] = 2.0,
     sheets: Annotated[SheetKind, typer.Option(help="Kind of the sheets.")] = SheetKind.bmp,
     seed: Seed = 0,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Make a scene from your own photographs by structure from motion (COLMAP)."""
@@ -92,7 +92,7 @@ def build(
         max_error=max_error,
         sheets=sheets.value,
         random_state=seed,
-        n_jobs=threads,
+        n_jobs=jobs,
         quiet=as_json,
     )
     show(_describe(scene), as_json)
@@ -102,14 +102,14 @@ def build(
 def describe(
     scene: SceneArgument,
     kind: Annotated[DescriptorKind, typer.Option(help="Which.")] = DescriptorKind.sift,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Compute a descriptor of each patch and keep it in the scene's folder."""
     from ..datasets import describe_scene
     from .output import show
 
-    made = describe_scene(scene, kind.value, n_jobs=threads, quiet=as_json)
+    made = describe_scene(scene, kind.value, n_jobs=jobs, quiet=as_json)
     show(_describe(made), as_json)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from .cluster import Cluster, on_cluster
 from .codes import check_out, code_blocks, code_count, code_width, tell, tell_nearest
-from .options import Json, Threads
+from .options import Jobs, Json
 
 app = typer.Typer(
     help="Keep codes in an index file and search them exactly by Hamming distance.",
@@ -95,7 +95,7 @@ def search(
         Path | None, typer.Option(help=".npy with the queries' real projections, to re-rank by.")
     ] = None,
     factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
-    threads: Threads = None,
+    jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
@@ -128,7 +128,7 @@ def search(
             some = None
             if projections is not None:
                 some = (projections[done : done + len(block)], factor)
-            found.append(index.search(block, k, allowed=chosen, rerank=some, threads=threads))
+            found.append(index.search(block, k, allowed=chosen, rerank=some, n_jobs=jobs))
             done += len(block)
         n_codes = len(index)
     tell_nearest({"index": str(path), "codes": n_codes}, found, queries, out, as_json)
@@ -153,7 +153,7 @@ def radius(
     queries: QueriesArgument,
     radius: Radius,
     out: Out = None,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Find all codes within a distance of each query: starts, ids and distances, as .npz."""
@@ -166,7 +166,7 @@ def radius(
     ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     with HammingIndex.open(path) as index:
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
-            found = index.search_radius(block, radius, threads=threads)
+            found = index.search_radius(block, radius, n_jobs=jobs)
             starts.append(found.starts[1:] + starts[-1][-1])
             ids.append(found.ids)
             distances.append(found.distances)
@@ -187,7 +187,7 @@ def duplicates(
     path: IndexArgument,
     radius: Radius = 0,
     out: Out = None,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Find all pairs of codes within a distance of each other."""
@@ -196,7 +196,7 @@ def duplicates(
 
     check_out(out)
     with HammingIndex.open(path) as index, waiting("comparing", as_json):
-        pairs, distances = index.pairs_within(radius, threads=threads)
+        pairs, distances = index.pairs_within(radius, n_jobs=jobs)
         n_codes = len(index)
 
     def row(i: int) -> dict[str, Any]:

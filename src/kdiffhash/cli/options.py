@@ -7,5 +7,5 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all by default.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Threads; all by default.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Threads
+from .options import Jobs, Json
 
 if TYPE_CHECKING:
     from ..vision import HashedSIFT
@@ -70,7 +70,7 @@ def match(
         bool, typer.Option("--compare", help="Also match with SIFT and with ORB.")
     ] = False,
     model: Model = None,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Match two photographs: mutual nearest codes, ratio test, and one geometry for all."""
@@ -90,12 +90,12 @@ def match(
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: nothing in it stands out")
     chosen: Any = geometry.value
-    match_codes(left.codes, right.codes, ratio=ratio, threads=threads)  # compiled, once
+    match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)  # compiled, once
     start = time.perf_counter()
-    match_codes(left.codes, right.codes, ratio=ratio, threads=threads)
+    match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)
     seconds = time.perf_counter() - start
     found = match_photos(
-        left, right, ratio=ratio, geometry=chosen, tolerance=tolerance, threads=threads
+        left, right, ratio=ratio, geometry=chosen, tolerance=tolerance, n_jobs=jobs
     )
     n_bits = extractor.model.n_bits_
     methods = [(f"kdiffhash, {n_bits} bits", [len(p.codes) for p in photos], found, seconds)]
@@ -170,7 +170,7 @@ def search(
     best: Annotated[int, typer.Option(min=1, help="Photographs to look at closely.")] = 10,
     geometry: Geometry = GeometryName.fundamental,
     tolerance: Tolerance = 2.0,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Find photographs that show what QUERY shows; writes a page with the matches drawn."""
@@ -186,7 +186,7 @@ def search(
     photo = read_photo(query, photos.features, photos.size)
     start = time.perf_counter()
     chosen: Any = geometry.value
-    found = photos.search(photo, best, geometry=chosen, tolerance=tolerance, threads=threads)
+    found = photos.search(photo, best, geometry=chosen, tolerance=tolerance, n_jobs=jobs)
     seconds = time.perf_counter() - start
     write_page(out, photo, found, photos.size)
     rows = [

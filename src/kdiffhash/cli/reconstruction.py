@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Threads
+from .options import Jobs, Json
 
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
@@ -68,7 +68,7 @@ def colmap_match(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Copy the database there first.")
     ] = None,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Match the images of a COLMAP database, and verify the matches; the mapper goes on from it.
@@ -90,12 +90,10 @@ def colmap_match(
         pictures = engine.read_pictures(database, _model(model, bits, descriptors))
     n_pairs = len(image_pairs([picture.name for picture in pictures], pairs))
     with _timed(seconds, "matching"), progress(n_pairs, "matching", as_json) as advance:
-        found = engine.match_pictures(
-            pictures, pairs, ratio=ratio, threads=threads, advance=advance
-        )
+        found = engine.match_pictures(pictures, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
     if verify:
         with _timed(seconds, "verifying"), progress(n_pairs, "verifying", as_json) as advance:
-            found = engine.verify_pairs(found, threads=threads, advance=advance)
+            found = engine.verify_pairs(found, n_jobs=jobs, advance=advance)
     with _timed(seconds, "writing"):
         engine.write_matches(database, found, keep=keep)
     result: dict[str, Any] = {
@@ -170,7 +168,7 @@ def hloc_match(
     model: Model = None,
     descriptors: Descriptors = DescriptorName.rootsift,
     ratio: Ratio = 0.74,
-    threads: Threads = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Match local features by codes, into a matches file as hloc's `match_features` writes it."""
@@ -183,7 +181,7 @@ def hloc_match(
     seconds: dict[str, float] = {}
     with _timed(seconds, "all"), waiting("matching", as_json):
         found = match_features(
-            features, out, _model(model, bits, descriptors), pairs, ratio=ratio, threads=threads
+            features, out, _model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
         )
     summary = {"written": str(out), "pairs": len(found), "matches": sum(found.values())}
     show({**summary, "seconds": round(seconds["all"], 2)}, as_json)

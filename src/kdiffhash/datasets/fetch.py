@@ -23,6 +23,7 @@ from typing import IO, NamedTuple
 
 from filelock import FileLock
 
+from ..errors import KdiffhashError
 from ..progress import progress
 from .cache import cache_folder
 from .descriptors import describe_scene
@@ -53,7 +54,7 @@ PUBLISHED = {
 }
 
 
-class FetchError(ValueError):
+class FetchError(KdiffhashError, ValueError):
     """A download or an archive that cannot be used."""
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes, check_codes, n_bytes
+from ..errors import KdiffhashError
 from ..extras import need
 from ..hashers import BaseHasher
 from ..model_file import fingerprint
@@ -31,7 +32,7 @@ _END = b"\xff\xff"
 T = TypeVar("T")
 
 
-class StoreError(ValueError):
+class StoreError(KdiffhashError, ValueError):
     """A table is not what was expected: not there, of another length, or of another model."""
 
 

@@ -346,7 +346,7 @@ class HammingIndex:
         *,
         allowed: ArrayLike | None = None,
         rerank: tuple[ArrayLike, int] | None = None,
-        threads: int | None = None,
+        n_jobs: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Find the k nearest codes of each query.
 
@@ -360,7 +360,7 @@ class HammingIndex:
             Take the ``factor * k`` nearest codes and order them anew by the queries' `projections`,
             shape (n, n_bits), as `BaseHasher.project` gives them: bits that differ count as much
             as the query's projection is away from zero.
-        threads : int, optional
+        n_jobs : int, optional
             By default all that this process may use.
 
         Returns
@@ -377,14 +377,14 @@ class HammingIndex:
         segments = self._segments if allowed is None else self._restricted(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
         if rerank is None:
-            return passes.nearest(segments, words, min(k, n_codes), threads)
+            return passes.nearest(segments, words, min(k, n_codes), n_jobs)
         projections, factor = self._check_rerank(rerank, len(words))
         many = min(k * factor, n_codes)
-        _, ids = passes.nearest(segments, words, many, threads)
-        return _ordered_anew(segments, projections, ids, min(k, n_codes), threads)
+        _, ids = passes.nearest(segments, words, many, n_jobs)
+        return _ordered_anew(segments, projections, ids, min(k, n_codes), n_jobs)
 
     def search_radius(
-        self, queries: ArrayLike, radius: int, *, threads: int | None = None
+        self, queries: ArrayLike, radius: int, *, n_jobs: int | None = None
     ) -> Within:
         """Find all codes within a distance of each query.
 
@@ -393,7 +393,7 @@ class HammingIndex:
         queries : uint8 array of shape (n, n_bytes)
         radius : int
             The greatest distance that counts.
-        threads : int, optional
+        n_jobs : int, optional
 
         Returns
         -------
@@ -409,7 +409,7 @@ class HammingIndex:
         """
         words = self._query_words(queries)
         radius = self._check_radius(radius)
-        found = list(tables.within(self._segments, words, radius, self.n_bits, threads))
+        found = list(tables.within(self._segments, words, radius, self.n_bits, n_jobs))
         owners, ids, distances = _concatenated(found)
         order = np.lexsort((ids, distances, owners))
         starts = np.zeros(len(words) + 1, np.int64)
@@ -417,7 +417,7 @@ class HammingIndex:
         return Within(starts, ids[order], distances[order])
 
     def pairs_within(
-        self, radius: int, *, threads: int | None = None
+        self, radius: int, *, n_jobs: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Find all pairs of codes within a distance of each other: near duplicates.
 
@@ -425,7 +425,7 @@ class HammingIndex:
         ----------
         radius : int
             The greatest distance that counts.
-        threads : int, optional
+        n_jobs : int, optional
 
         Returns
         -------
@@ -434,7 +434,7 @@ class HammingIndex:
         distances : int32 array of shape (p,)
         """
         radius = self._check_radius(radius)
-        found = list(tables.pairs_within(self._segments, radius, self.n_bits, threads))
+        found = list(tables.pairs_within(self._segments, radius, self.n_bits, n_jobs))
         first, second, distances = _concatenated(found)
         pairs = np.stack([np.minimum(first, second), np.maximum(first, second)], axis=1)
         order = np.lexsort((pairs[:, 1], pairs[:, 0]))
@@ -605,7 +605,7 @@ def _ordered_anew(
     projections: NDArray[np.float32],
     ids: Ids,
     k: int,
-    threads: int | None,
+    n_jobs: int | None,
 ) -> tuple[NDArray[np.float32], Ids]:
     """The k of some ids whose differing bits have the least projections."""
     n, many = ids.shape
@@ -621,5 +621,5 @@ def _ordered_anew(
         chosen[start:stop] = np.take_along_axis(some, order, axis=1)
 
     if n and many:
-        run_tiles(lambda: work, n, 64, threads)
+        run_tiles(lambda: work, n, 64, n_jobs)
     return distances, chosen

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._numba.lanes import BLOCK
+from ..errors import KdiffhashError
 from ..files import replacing
 from .segment import Ids, Segment, n_words
 
@@ -46,7 +47,7 @@ _SMALL = 2**20  # bytes of a part up to which it is read, not mapped
 FOLLOWING, LISTED, REMOVED = 1, 2, 3  # kinds of segments
 
 
-class IndexFileError(ValueError):
+class IndexFileError(KdiffhashError, ValueError):
     """A file is not an index, or is damaged, or its version is unknown."""
 
 

@@ -34,7 +34,7 @@ def match_codes(
     ratio: float | None = None,
     mutual: bool = True,
     max_distance: int | None = None,
-    threads: int | None = None,
+    n_jobs: int | None = None,
 ) -> Matches:
     """Match each code of `a` with its nearest in `b`.
 
@@ -50,7 +50,7 @@ def match_codes(
         codes the first is the nearest.
     max_distance : int, optional
         Keep matches up to this distance.
-    threads : int, optional
+    n_jobs : int, optional
         By default all that this process may use.
 
     Returns
@@ -86,14 +86,14 @@ def match_codes(
     limit_of = _limits(n_bits, ratio)
     most = n_bits if max_distance is None else min(max_distance, n_bits)
     limits = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
-    best, second, nearest = _nearest(b_words, a_words, limits, limit_of, threads)
+    best, second, nearest = _nearest(b_words, a_words, limits, limit_of, n_jobs)
     good = (best <= most) & (second >= limit_of[np.minimum(best, n_bits)])
     if mutual and good.any():
         wanted, place = np.unique(nearest[good], return_inverse=True)
         closest = np.full(len(wanted), n_bits, np.int64)
         np.minimum.at(closest, place, best[good])
         # Some code of `a` is at this distance, so only those that are as near have to be seen.
-        back = _nearest(a_words, b_words[wanted], closest + 1, _limits(n_bits, None), threads)[2]
+        back = _nearest(a_words, b_words[wanted], closest + 1, _limits(n_bits, None), n_jobs)[2]
         good[good] = back[place] == np.flatnonzero(good)
     rows = np.flatnonzero(good)
     return Matches(np.stack([rows, nearest[rows]], axis=1), best[rows].astype(np.int32))
@@ -113,7 +113,7 @@ def _nearest(
     queries: Words,
     limits: Limits,
     limit_of: Limits,
-    threads: int | None,
+    n_jobs: int | None,
 ) -> tuple[Limits, Limits, Limits]:
     """Distances of the two nearest codes of each query, as far as they matter, and the nearest."""
     n, width = queries.shape
@@ -136,5 +136,5 @@ def _nearest(
             find_nearest(blocks, len(codes), *given, *sizes)
 
     with announced(f"compiling matching for codes of {64 * width} bits, once"):
-        run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, threads)))
+        run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, n_jobs)))
     return best, second, rows

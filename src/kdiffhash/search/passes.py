@@ -47,7 +47,7 @@ class Piece:
 
 
 def nearest(
-    segments: list[Segment], queries: Words, k: int, threads: int | None
+    segments: list[Segment], queries: Words, k: int, n_jobs: int | None
 ) -> tuple[Distances, Ids]:
     """The k nearest kept rows of each query, as distances and ids, by distance, then id.
 
@@ -63,7 +63,7 @@ def nearest(
     group = max(1, min(n, _STATE // state, max(soon, 256)))
     get_ready(queries.shape[1], group, k)
     pieces = [Piece(segment, 0, segment.n_rows) for segment in segments]
-    workers = _workers(pieces, n, threads)
+    workers = _workers(pieces, n, n_jobs)
     parts = _split(pieces, workers)
     if len(parts) < workers:  # few rows: threads share the queries instead
         parts, group = [pieces], min(group, max(FEW, -(-n // workers)))
@@ -129,7 +129,7 @@ def _merge(a: Nearest, b: Nearest) -> Nearest:
 
 
 def within_piece(
-    piece: Piece, queries: Words, limits: NDArray[np.int64], threads: int | None
+    piece: Piece, queries: Words, limits: NDArray[np.int64], n_jobs: int | None
 ) -> Iterator[tuple[Ids, Ids, Distances]]:
     """All kept rows closer than the limit of each query: number of the query, row, distance.
 
@@ -138,7 +138,7 @@ def within_piece(
     if not len(queries):
         return
     get_ready(queries.shape[1], min(len(queries), _GROUP), 0)
-    parts = [some[0] for some in _split([piece], _workers([piece], len(queries), threads))]
+    parts = [some[0] for some in _split([piece], _workers([piece], len(queries), n_jobs))]
     for start in range(0, len(queries), _GROUP):
         some = slice(start, start + _GROUP)
         places = [(part.first, 0) for part in parts]
@@ -156,15 +156,15 @@ def within_piece(
                 sink.sizes[0] = 0
 
 
-def _workers(pieces: list[Piece], n_queries: int, threads: int | None) -> int:
+def _workers(pieces: list[Piece], n_queries: int, n_jobs: int | None) -> int:
     n_words = sum((piece.last - piece.first) * piece.segment.n_words for piece in pieces)
-    return threads_that_pay(n_words, n_queries, threads)
+    return threads_that_pay(n_words, n_queries, n_jobs)
 
 
-def threads_that_pay(n_words: int, n_queries: int, threads: int | None) -> int:
+def threads_that_pay(n_words: int, n_queries: int, n_jobs: int | None) -> int:
     """Threads for comparing words of codes with queries: waking one takes as long as some work."""
     work = n_words * n_queries * (0.1 if n_queries >= FEW else 0.4)  # nanoseconds, about
-    return max(1, min(n_threads(threads), int(work / _WORTH)))
+    return max(1, min(n_threads(n_jobs), int(work / _WORTH)))
 
 
 def _split(pieces: list[Piece], n_parts: int) -> list[list[Piece]]:

@@ -36,37 +36,35 @@ Found = tuple[Ids, Ids, NDArray[np.int32]]
 
 
 def within(
-    segments: list[Segment], queries: Words, radius: int, n_bits: int, threads: int | None
+    segments: list[Segment], queries: Words, radius: int, n_bits: int, n_jobs: int | None
 ) -> Iterator[Found]:
     """Number of the query, id and distance of all rows within a radius, in no order."""
     for segment in segments:
         whole = Piece(segment, 0, segment.n_rows)
         after = np.full(len(queries), -1, np.int64)
         room = _room(segments)
-        for owners, rows, distances in _within(
-            whole, queries, after, radius, n_bits, room, threads
-        ):
+        for owners, rows, distances in _within(whole, queries, after, radius, n_bits, room, n_jobs):
             yield owners, segment.ids_of(rows), distances
 
 
 def pairs_within(
-    segments: list[Segment], radius: int, n_bits: int, threads: int | None
+    segments: list[Segment], radius: int, n_bits: int, n_jobs: int | None
 ) -> Iterator[Found]:
     """Two ids and the distance of all pairs of rows within a radius, in no order."""
     for number, segment in enumerate(segments):
         if n_parts := choose_parts(segment, radius, n_bits, segment.n_rows, _room(segments)):
-            _make_tables(segment, n_parts, n_bits, threads)
+            _make_tables(segment, n_parts, n_bits, n_jobs)
         for start in range(0, segment.n_rows, 16 * _QUERIES):
             rows = segment.kept_rows(start, min(start + 16 * _QUERIES, segment.n_rows))
             words, ids = segment.words_of(rows), segment.ids_of(rows)
             rest = Piece(segment, start, segment.n_rows)
             room = _room(segments)
             for owners, others, distances in _within(
-                rest, words, rows, radius, n_bits, room, threads
+                rest, words, rows, radius, n_bits, room, n_jobs
             ):
                 yield ids[owners], segment.ids_of(others), distances
             for owners, others, distances in within(
-                segments[number + 1 :], words, radius, n_bits, threads
+                segments[number + 1 :], words, radius, n_bits, n_jobs
             ):
                 yield ids[owners], others, distances
 
@@ -84,16 +82,16 @@ def _within(
     radius: int,
     n_bits: int,
     room: int,
-    threads: int | None,
+    n_jobs: int | None,
 ) -> Iterator[Found]:
     """Number of the query, row and distance of rows after `after`."""
     segment = piece.segment
     if n_parts := choose_parts(segment, radius, n_bits, len(queries), room):
-        tables = _make_tables(segment, n_parts, n_bits, threads)
-        yield from _look_up(segment, tables, queries, after, radius, threads)
+        tables = _make_tables(segment, n_parts, n_bits, n_jobs)
+        yield from _look_up(segment, tables, queries, after, radius, n_jobs)
         return
     limits = np.full(len(queries), radius + 1, np.int64)
-    for owners, rows, distances in within_piece(piece, queries, limits, threads):
+    for owners, rows, distances in within_piece(piece, queries, limits, n_jobs):
         later = rows > after[owners]
         yield owners[later], rows[later], distances[later]
 
@@ -168,7 +166,7 @@ def _sampled_shares(segment: Segment, widths: list[int]) -> list[float]:
     return shares
 
 
-def _make_tables(segment: Segment, n_parts: int, n_bits: int, threads: int | None) -> Tables:
+def _make_tables(segment: Segment, n_parts: int, n_bits: int, n_jobs: int | None) -> Tables:
     """The tables of a segment, which keeps them."""
     if n_parts in segment.tables:
         return segment.tables[n_parts]
@@ -188,7 +186,7 @@ def _make_tables(segment: Segment, n_parts: int, n_bits: int, threads: int | Non
         begin, width = int(tables.begins[p]), int(widths[p])
         list_rows(flat, segment.n_words, begin, width, starts, tables.rows[p])
 
-    run([partial(fill, p) for p in range(n_parts)], threads)
+    run([partial(fill, p) for p in range(n_parts)], n_jobs)
     segment.tables[n_parts] = tables
     return tables
 
@@ -199,7 +197,7 @@ def _look_up(
     queries: Words,
     after: Ids,
     radius: int,
-    threads: int | None,
+    n_jobs: int | None,
 ) -> Iterator[Found]:
     flat = segment.flat
     kept = np.empty(0, np.uint8) if segment.kept is None else segment.kept
@@ -222,13 +220,13 @@ def _look_up(
             hits = (owners[:size] + some.start, rows[:size].copy(), distances[:size].copy())
             results.append(hits)
 
-    at_once = _QUERIES * n_threads(threads)
+    at_once = _QUERIES * n_threads(n_jobs)
     for begin in range(0, len(queries), at_once):
         results: list[Found] = []
         end = min(begin + at_once, len(queries))
-        size = max(1, -(-(end - begin) // n_threads(threads)))
+        size = max(1, -(-(end - begin) // n_threads(n_jobs)))
         tasks = [slice(i, min(i + size, end)) for i in range(begin, end, size)]
-        run([partial(search, some, results) for some in tasks], threads)
+        run([partial(search, some, results) for some in tasks], n_jobs)
         yield from results
 
 

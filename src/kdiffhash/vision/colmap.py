@@ -122,7 +122,7 @@ def match_pictures(
     *,
     ratio: float | None = RATIO,
     max_distance: int | None = None,
-    threads: int | None = None,
+    n_jobs: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[PairMatches]:
     """Match pairs of images by Hamming distance.
@@ -134,7 +134,7 @@ def match_pictures(
         A file with two names in each line; all pairs by default.
     ratio, max_distance
         See `match_codes`.
-    threads : int, optional
+    n_jobs : int, optional
         Pairs that are matched at a time; by default as many as this process may use.
     advance : callable
         Told how many more pairs are done.
@@ -144,16 +144,16 @@ def match_pictures(
 
     def match(i: int) -> PairMatches:
         a, b = (by_name[name] for name in wanted[i])
-        found = match_codes(a.codes, b.codes, ratio=ratio, max_distance=max_distance, threads=1)
+        found = match_codes(a.codes, b.codes, ratio=ratio, max_distance=max_distance, n_jobs=1)
         return PairMatches(a, b, found.pairs.astype(np.uint32))
 
-    return _for_each(match, len(wanted), threads, advance)
+    return _for_each(match, len(wanted), n_jobs, advance)
 
 
 def verify_pairs(
     found: Sequence[PairMatches],
     *,
-    threads: int | None = None,
+    n_jobs: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[PairMatches]:
     """Find the geometry of each pair with COLMAP's own estimator, which drops wrong matches."""
@@ -169,13 +169,13 @@ def verify_pairs(
         )
         return replace(pair, geometry=geometry)
 
-    return _for_each(verify, len(found), threads, advance)
+    return _for_each(verify, len(found), n_jobs, advance)
 
 
 def _for_each(
     work: Callable[[int], PairMatches],
     n: int,
-    threads: int | None,
+    n_jobs: int | None,
     advance: Callable[[int], None],
 ) -> list[PairMatches]:
     """What `work` makes of each of n numbers, some at a time."""
@@ -186,7 +186,7 @@ def _for_each(
             out[i] = work(i)
             advance(1)
 
-    run_tiles(lambda: some, n, 1, threads)
+    run_tiles(lambda: some, n, 1, n_jobs)
     return [out[i] for i in range(n)]
 
 

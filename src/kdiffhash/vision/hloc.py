@@ -63,7 +63,7 @@ def match_features(
     *,
     ratio: float | None = RATIO,
     max_distance: int | None = None,
-    threads: int | None = None,
+    n_jobs: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[tuple[str, str], int]:
     """Match images by Hamming distance, and write a matches file of hloc's.
@@ -77,7 +77,7 @@ def match_features(
     model : fitted hasher
     pairs : path, optional
         A pairs file of hloc's; all pairs by default.
-    ratio, max_distance, threads
+    ratio, max_distance, n_jobs
         See `match_codes`.
     advance : callable
         Told how many more pairs are done.
@@ -95,7 +95,7 @@ def match_features(
         with need("h5py", "hdf5").File(temporary, "w") as new:
             for a, b in wanted:
                 matches = match_codes(
-                    codes[a], codes[b], ratio=ratio, max_distance=max_distance, threads=threads
+                    codes[a], codes[b], ratio=ratio, max_distance=max_distance, n_jobs=n_jobs
                 )
                 small = np.int16 if len(codes[b]) <= np.iinfo(np.int16).max else np.int32
                 numbers = np.full(len(codes[a]), -1, small)

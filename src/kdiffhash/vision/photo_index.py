@@ -218,7 +218,7 @@ class PhotoIndex:
         *,
         geometry: Geometry = "fundamental",
         tolerance: float = TOLERANCE,
-        threads: int | None = None,
+        n_jobs: int | None = None,
     ) -> list[Found]:
         """Find the photographs that show the most of what the query shows.
 
@@ -230,7 +230,7 @@ class PhotoIndex:
         query : path or Photo
         best : int
             Photographs that are looked at closely.
-        geometry, tolerance, threads
+        geometry, tolerance, n_jobs
             See `match_photos`.
 
         Returns
@@ -244,7 +244,7 @@ class PhotoIndex:
         with self._open_lines() as lines, HammingIndex.open(self._codes) as codes:
             where = "SELECT path, points FROM photos WHERE number = ?"
             numbers = [number for (number,) in lines.execute("SELECT number FROM photos")]
-            ranked = _votes(codes, photo.codes, set(numbers), threads)[:best]
+            ranked = _votes(codes, photo.codes, set(numbers), n_jobs)[:best]
             found = []
             for number, votes in ranked:
                 line = lines.execute(where, (number,)).fetchone()
@@ -253,7 +253,7 @@ class PhotoIndex:
                 path, blob = line
                 points = np.frombuffer(blob, np.float32).reshape(-1, 2)
                 own = codes.get(number * _ROOM + np.arange(len(points)))
-                pairs = match_codes(photo.codes, own, ratio=RATIO, threads=threads).pairs
+                pairs = match_codes(photo.codes, own, ratio=RATIO, n_jobs=n_jobs).pairs
                 matches = verify_matches(photo.points, points, pairs, geometry, tolerance)
                 found.append(Found(Path(path), votes, matches))
         return sorted(found, key=lambda one: (-one.n_inliers, -one.votes))
@@ -365,14 +365,14 @@ def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> None:
 
 
 def _votes(
-    codes: HammingIndex, query: Codes, numbers: set[int], threads: int | None
+    codes: HammingIndex, query: Codes, numbers: set[int], n_jobs: int | None
 ) -> list[tuple[int, float]]:
     """Photographs by votes, most first.
 
     Each keypoint looks at its nearest codes and has one vote for each photograph among them, which
     weighs the more the closer the code is.
     """
-    distances, ids = codes.search(query, _NEIGHBOURS, threads=threads)
+    distances, ids = codes.search(query, _NEIGHBOURS, n_jobs=n_jobs)
     weights = np.maximum(0, 1 - distances / (_NEAR * codes.n_bits))
     owners = ids // _ROOM
     keypoints = np.broadcast_to(np.arange(len(query))[:, None], owners.shape)

@@ -115,7 +115,7 @@ def match_photos(
     ratio: float | None = RATIO,
     geometry: Geometry = "fundamental",
     tolerance: float = TOLERANCE,
-    threads: int | None = None,
+    n_jobs: int | None = None,
 ) -> PhotoMatches:
     """Match two photographs: mutual nearest codes, clearly nearer than the second nearest.
 
@@ -130,14 +130,14 @@ def match_photos(
         anything, or the homography of two views of something flat, or from one place.
     tolerance : float
         Pixels that an inlier may be off.
-    threads : int, optional
+    n_jobs : int, optional
         By default all that this process may use.
 
     Returns
     -------
     matches : PhotoMatches
     """
-    pairs = match_codes(a.codes, b.codes, ratio=ratio, threads=threads).pairs
+    pairs = match_codes(a.codes, b.codes, ratio=ratio, n_jobs=n_jobs).pairs
     return verify_matches(a.points, b.points, pairs, geometry, tolerance)
 
 

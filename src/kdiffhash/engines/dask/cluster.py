@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import Any
 
+from ...errors import KdiffhashError
 from ...extras import need
 from ...parallel import n_threads
 
@@ -16,7 +17,7 @@ _PATIENCE = 5  # seconds in which a scheduler must answer and have a worker
 _IMPORTING = 60  # seconds in which all workers must have loaded what they need
 
 
-class ClusterError(ValueError):
+class ClusterError(KdiffhashError, ValueError):
     """A cluster does not answer, has no workers, or lost them too often."""
 
 

@@ -133,7 +133,7 @@ def _load_part(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -
 
 
 def _nearest(part: HammingIndex, queries: Array, k: int) -> tuple[Any, Any]:
-    return part.search(queries, k, threads=1)
+    return part.search(queries, k, n_jobs=1)
 
 
 with suppress(ImportError):  # the scheduler keeps searches where the codes are
