@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kdiffhash import hamming, pack, unpack
-from kdiffhash.codes import truncate
+from kdiffhash.codes import as_words, truncate
 
 bit_rows = st.tuples(st.integers(0, 5), st.integers(1, 70)).flatmap(
     lambda shape: arrays(np.bool_, shape)
@@ -59,3 +59,21 @@ def test_truncate_keeps_the_first_bits(bits, data):
 def test_bad_input_is_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("n_bytes", [1, 4, 8, 13, 64])
+def test_words_are_those_of_python(width, n_bytes):
+    codes = np.random.default_rng(n_bytes).integers(0, 256, (7, n_bytes), dtype=np.uint8)
+    size = width // 8
+    padded = [bytes(code) + bytes(-n_bytes % size) for code in codes]
+    expected = [
+        [int.from_bytes(row[i : i + size], "little") for i in range(0, len(row), size)]
+        for row in padded
+    ]
+    frozen = np.frombuffer(b"x" + codes.tobytes(), np.uint8)[1:].reshape(codes.shape)
+    for array in (codes, frozen, np.asfortranarray(codes)):
+        words = as_words(array, width)
+        assert words.tolist() == expected
+        assert words.dtype == f"u{size}"
+        assert words.flags.carray

@@ -97,8 +97,7 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int64]:
             f"codes of {a.shape[-1]} and {b.shape[-1]} bytes cannot be compared; "
             "encode both with the same model and n_bits"
         )
-    a, b = _as_words(a), _as_words(b)
-    return np.asarray(np.bitwise_count(a ^ b).sum(axis=-1, dtype=np.int64))
+    return np.asarray(np.bitwise_count(as_words(a) ^ as_words(b)).sum(axis=-1, dtype=np.int64))
 
 
 def truncate(codes: ArrayLike, n_bits: int) -> Codes:
@@ -149,9 +148,14 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None) -> Codes:
     return array
 
 
-def _as_words(codes: Codes) -> NDArray[np.uint64]:
-    """View rows as 64-bit words, padded with zero bytes where needed."""
-    spare = -codes.shape[-1] % 8
+def as_words(codes: Codes, width: int = 64) -> NDArray[Any]:
+    """Return codes as unsigned words of `width` bits, the first byte lowest, padded with zeros.
+
+    It is a view where the codes are aligned, writable and fill whole words, else a copy: compiled
+    code is made for one kind of array.
+    """
+    spare = -codes.shape[-1] % (width // 8)
     if spare:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], spare), np.uint8)], axis=-1)
-    return np.ascontiguousarray(codes).view(np.uint64)
+    words = np.ascontiguousarray(codes).view(f"<u{width // 8}")
+    return np.require(words, f"u{width // 8}", ["C", "A", "W"])

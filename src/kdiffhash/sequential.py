@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._numba import sequential
 from .calibration import calibrate, clopper_pearson
-from .codes import Codes, check_codes
+from .codes import as_words, check_codes
 from .metrics import roc
 from .pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .parallel import n_threads, run
@@ -289,12 +289,11 @@ def _interval(errors: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[f
 
 
 def _as_parts(codes: ArrayLike, n_bits: int | None) -> NDArray[np.uint32]:
-    """Rows as 32-bit words, padded with zero bytes where needed."""
-    rows: Codes = check_codes(codes, n_bits)
+    """Return rows of codes as words of 32 bits, or say what is wrong with them."""
+    rows = check_codes(codes, n_bits)
     if rows.ndim != 2:
         raise ValueError(f"codes must have shape (n, n_bytes), got {rows.shape}")
-    spare = -rows.shape[1] % (_PART // 8)
-    return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, spare)))).view(np.uint32)
+    return as_words(rows, _PART)
 
 
 def _log_likelihood_ratio(

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdiffhash import HammingIndex
+from kdiffhash.codes import as_words
 from kdiffhash.search import tables
-from kdiffhash.search.segment import make_segment, to_words
+from kdiffhash.search.segment import make_segment
 
 
 @given(
@@ -52,7 +53,7 @@ def test_tables_find_the_same_as_brute_force(n_bits, n, radius, n_parts, seed):
 def test_tables_are_chosen_for_small_radii_only():
     rng = np.random.default_rng(0)
     codes = oracle.random_codes(rng, 2**17, 128)
-    segment = make_segment(to_words(codes, 128), np.arange(len(codes)))
+    segment = make_segment(as_words(codes), np.arange(len(codes)))
     assert tables.choose_parts(segment, 2, 128, 100_000) > 0
     assert tables.choose_parts(segment, 40, 128, 100_000) == 0
     assert tables.choose_parts(segment, 2, 128, 1) == 0  # making them takes longer than a pass
@@ -61,7 +62,7 @@ def test_tables_are_chosen_for_small_radii_only():
 def test_tables_are_not_chosen_where_most_codes_share_their_parts():
     codes = np.zeros((2**17, 16), np.uint8)
     codes[:, 0] = np.arange(2**17) % 256
-    segment = make_segment(to_words(codes, 128), np.arange(len(codes)))
+    segment = make_segment(as_words(codes), np.arange(len(codes)))
     assert tables.choose_parts(segment, 2, 128, 100_000) == 0
 
 

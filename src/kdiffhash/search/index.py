@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._numba.rerank import weigh_differing
-from ..codes import Codes, check_codes
+from ..codes import Codes, as_words, check_codes
 from ..parallel import run_tiles
 from . import passes, tables
 from .index_file import MAX_BITS, REMOVED, VERSION, IndexFile, damage, write_file
-from .segment import Ids, Segment, Words, join, make_segment, n_words, to_codes, to_words
+from .segment import Ids, Segment, Words, join, make_segment, n_words, to_codes
 
 _BATCH = 2**20  # rows of a segment that `save` and `compact` write
 _MAPS = 64  # maps of a file that a writer holds before it makes one of them
@@ -288,7 +288,7 @@ class HammingIndex:
                 chosen = self._check_new_ids(ids, len(array))
             if not len(array):
                 return chosen
-            segment = make_segment(to_words(array, self.n_bits), chosen)
+            segment = make_segment(as_words(array), chosen)
             next_id = max(self._next_id, segment.last_id + 1)
             if self._file is not None:
                 self._file.add_rows(segment, next_id)
@@ -482,7 +482,7 @@ class HammingIndex:
             raise ValueError(f"the index holds codes of {self.n_bits} bits: {error}") from None
 
     def _query_words(self, queries: ArrayLike) -> Words:
-        return to_words(self._check_codes(queries), self.n_bits)
+        return as_words(self._check_codes(queries))
 
     def _check_new_ids(self, ids: ArrayLike, n: int) -> Ids:
         chosen = _check_ids(ids)

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._numba.lanes import BLOCK
 from .._numba.match import find_nearest
 from .._numba.slices import chunk_entries, chunk_words, n_planes
-from ..codes import check_codes
+from ..codes import as_words, check_codes
 from ..parallel import run_plain
-from .passes import announced, threads_that_pay
-from .segment import Words, to_blocks, to_words
+from .passes import compile_once, threads_that_pay
+from .segment import Words, to_blocks
 
 Limits = NDArray[np.int64]
 
@@ -82,7 +83,7 @@ def match_codes(
     if not len(a) or not len(b):
         return Matches(np.empty((0, 2), np.int64), np.empty(0, np.int32))
     n_bits = 8 * a.shape[1]
-    a_words, b_words = to_words(a, n_bits), to_words(b, n_bits)
+    a_words, b_words = as_words(a), as_words(b)
     limit_of = _limits(n_bits, ratio)
     most = n_bits if max_distance is None else min(max_distance, n_bits)
     limits = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
@@ -121,8 +122,7 @@ def _nearest(
     best, second = np.full(n, nothing, np.int64), np.full(n, nothing, np.int64)
     rows = np.full(n, -1, np.int64)
     blocks = to_blocks(codes).reshape(-1)
-    words = chunk_words(width)
-    sizes = (words, (0,) * chunk_entries(words), (0,) * n_planes(width))
+    sizes = _sizes(width)
     chunks, lock = iter(range(0, n, _CHUNK)), threading.Lock()
 
     def work() -> None:
@@ -135,6 +135,24 @@ def _nearest(
             given = (queries[some], limits[some], limit_of, best[some], second[some], rows[some])
             find_nearest(blocks, len(codes), *given, *sizes)
 
-    with announced(f"compiling matching for codes of {64 * width} bits, once"):
-        run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, n_jobs)))
+    get_ready(width)
+    run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, n_jobs)))
     return best, second, rows
+
+
+def get_ready(width: int) -> None:
+    """Compile what matching codes of `width` words needs, or load it from the cache, once."""
+
+    def work() -> None:
+        blocks, query = np.zeros(BLOCK * width, np.uint64), np.zeros((1, width), np.uint64)
+        limits, best, second, rows = np.ones((4, 1), np.int64)
+        given = (query, limits, np.arange(64 * width + 2), best, second, rows)
+        find_nearest(blocks, 1, *given, *_sizes(width))
+
+    compile_once("matching", width, work)
+
+
+def _sizes(width: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """What the compiled code is made for, by the number of words of a code."""
+    words = chunk_words(width)
+    return words, (0,) * chunk_entries(words), (0,) * n_planes(width)

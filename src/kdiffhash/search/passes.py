@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 
@@ -293,28 +292,33 @@ _compiled: set[tuple[str, int]] = set()
 
 
 def _compile(way: Callable[..., Place], width: int) -> None:
-    if (way.__name__, width) in _compiled:
-        return
-    with _compiling, announced(f"compiling search for codes of {64 * width} bits, once"):
+    def work() -> None:
         rows = Rows(read_only(np.zeros(BLOCK * width, np.uint64)), _EVERYTHING, width, 0, 1)
-        sink = _empty_sink(1, 1, 64 * width)
-        way(rows, np.zeros(width, np.uint64), sink, 0, 0)
-        _compiled.add((way.__name__, width))
+        way(rows, np.zeros(width, np.uint64), _empty_sink(1, 1, 64 * width), 0, 0)
+
+    compile_once(f"search{way.__name__.replace('_', ' ')}", width, work)
 
 
-@contextmanager
-def announced(what: str) -> Iterator[None]:
-    """Say what is going on if it takes more than a moment: on a terminal, and in the log."""
+def compile_once(what: str, width: int, work: Callable[[], object]) -> None:
+    """Do some work, which compiles what it calls, unless it has been done for this width.
+
+    If that takes more than a moment, it is said on a terminal, and in the log.
+    """
+    if (what, width) in _compiled:
+        return
+    message = f"compiling {what} for codes of {64 * width} bits, once"
 
     def say() -> None:
-        log.info(what)
+        log.info(message)
         if sys.stderr.isatty():
-            print(f"kdiffhash: {what} ...", file=sys.stderr)
+            print(f"kdiffhash: {message} ...", file=sys.stderr)
 
-    timer = threading.Timer(0.5, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    with _compiling:
+        timer = threading.Timer(0.5, say)
+        timer.daemon = True
+        timer.start()
+        try:
+            work()
+            _compiled.add((what, width))
+        finally:
+            timer.cancel()

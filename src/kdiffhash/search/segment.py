@@ -139,15 +139,8 @@ def n_words(n_bits: int) -> int:
     return -(-n_bits // 64)
 
 
-def to_words(codes: Codes, n_bits: int) -> Words:
-    """Packed codes as words, shape (n, n_words)."""
-    wide = np.zeros((len(codes), 8 * n_words(n_bits)), np.uint8)
-    wide[:, : codes.shape[1]] = codes
-    return wide.view("<u8").astype(np.uint64, copy=False)
-
-
 def to_codes(words: Words, n_bits: int) -> Codes:
-    """Words as packed codes; the inverse of `to_words`."""
+    """Words as packed codes; the inverse of `as_words`."""
     wide = np.ascontiguousarray(words, "<u8").view(np.uint8)
     return wide[:, : n_bytes(n_bits)].copy()
 

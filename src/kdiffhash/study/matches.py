@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._numba.hamming import each_with_each
+from ..codes import Codes, as_words
 from ..parallel import one_blas_thread
 
-Codes = NDArray[np.uint8]
 N_FIRST = 5
 _AT_ONCE = 50
 
@@ -28,7 +28,7 @@ def draw_queries(points: NDArray[np.int64], n_queries: int, seed: int) -> NDArra
 
 def first_by_codes(codes: Codes, queries: NDArray[np.int64]) -> tuple[Any, Any]:
     """Rows and distances of the first matches by Hamming distance; ties by the lower row."""
-    words = _words(codes)
+    words = as_words(codes)
     columns = np.ascontiguousarray(words.T)
 
     def compare(some: NDArray[np.int64]) -> NDArray[Any]:
@@ -80,12 +80,6 @@ def precision(
     return np.asarray(right / np.minimum(N_FIRST, count[which[queries]] - 1))
 
 
-def _words(codes: Codes) -> NDArray[np.uint64]:
-    padded = np.zeros((len(codes), -(-codes.shape[1] // 8) * 8), np.uint8)
-    padded[:, : codes.shape[1]] = codes
-    return padded.view(np.uint64)
-
-
 def time_comparisons(rows: NDArray[Any], lengths: list[int], seed: int = 0) -> dict[str, float]:
     """Nanoseconds to compare two rows, each of 2000 with each of 4000, on one thread.
 
@@ -107,7 +101,7 @@ def time_comparisons(rows: NDArray[Any], lengths: list[int], seed: int = 0) -> d
     with one_blas_thread():
         out["euclidean"] = _best_of(by_product)
         for length in lengths:
-            words = _words(codes[:, : -(-length // 8)])
+            words = as_words(codes[:, : -(-length // 8)])
             columns = np.ascontiguousarray(words.T)
             out[str(length)] = _best_of(
                 lambda a=words[:2000], b=columns: each_with_each(a, b, distances)
