@@ -74,10 +74,12 @@ def match(
     as_json: Json = False,
 ) -> None:
     """Match two photographs: mutual nearest codes, ratio test, and one geometry for all."""
-    from .. import match_codes
-    from ..vision import draw_matches, match_photos, read_photo
+    from ..search.match import get_ready, match_codes
+    from ..search.segment import n_words
+    from ..vision import draw_matches, read_photo
     from ..vision.drawing import check_picture, stack_pictures, write_picture
     from ..vision.peers import NAMES, match_with
+    from ..vision.photos import verify_matches
     from .commands import check_writable
     from .output import show
 
@@ -90,14 +92,12 @@ def match(
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: nothing in it stands out")
     chosen: Any = geometry.value
-    match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)  # compiled, once
-    start = time.perf_counter()
-    match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)
-    seconds = time.perf_counter() - start
-    found = match_photos(
-        left, right, ratio=ratio, geometry=chosen, tolerance=tolerance, n_jobs=jobs
-    )
     n_bits = extractor.model.n_bits_
+    get_ready(n_words(n_bits))  # the time of compiling is not that of matching
+    start = time.perf_counter()
+    pairs = match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs).pairs
+    seconds = time.perf_counter() - start
+    found = verify_matches(left.points, right.points, pairs, chosen, tolerance)
     methods = [(f"kdiffhash, {n_bits} bits", [len(p.codes) for p in photos], found, seconds)]
     for name in NAMES if compare else ():
         peer = match_with(name, left.image, right.image, features, chosen, tolerance)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..codes import Codes
 from ..model_file import fingerprint, load
@@ -180,7 +181,7 @@ class PhotoIndex:
             self._open_lines(new=True) as lines,
             HammingIndex.open(self._codes, "a", n_bits=n_bits) as codes,
         ):
-            _repair(codes, lines)
+            ids = _repair(codes, lines)
             known = {
                 path: (number, (size, changed))
                 for path, number, size, changed in lines.execute(
@@ -195,7 +196,8 @@ class PhotoIndex:
             gone = [p for p in known if Path(p).is_relative_to(root) and p not in states]
             with lines:
                 lines.executemany("DELETE FROM photos WHERE number = ?", [(n,) for n in old])
-            _repair(codes, lines)
+            if old:
+                codes.remove(ids[np.isin(ids // _ROOM, old)])
             todo = [p for p, state in states.items() if p not in known or known[p][1] != state]
             unchanged = len(states) - len(todo)
             advance(unchanged)
@@ -350,8 +352,8 @@ def _add(
         lines.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> None:
-    """Remove codes that belong to no photograph, and photographs whose codes are not all there."""
+def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> NDArray[np.int64]:
+    """Remove codes of no photograph and photographs that lack codes; return the ids that stay."""
     wanted = dict(lines.execute("SELECT number, length(points) / 8 FROM photos"))
     ids = codes.ids
     there = dict(zip(*(a.tolist() for a in np.unique(ids // _ROOM, return_counts=True))))
@@ -359,9 +361,10 @@ def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> None:
     with lines:
         lines.executemany("DELETE FROM photos WHERE number = ?", broken)
     whole = [number for number, n in wanted.items() if there.get(number, 0) == n]
-    left = ids[~np.isin(ids // _ROOM, whole)]
-    if len(left):
-        codes.remove(left)
+    stay = np.isin(ids // _ROOM, whole)
+    if not stay.all():
+        codes.remove(ids[~stay])
+    return ids[stay]
 
 
 def _votes(
