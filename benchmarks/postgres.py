@@ -17,7 +17,8 @@ import numpy as np
 from common import arguments, interleaved, report
 
 from kdiffhash import HammingIndex
-from kdiffhash.engines.postgres import _END, _SIGNATURE, PostgresStore, _copy_rows
+from kdiffhash.engines.postgres import PostgresStore
+from kdiffhash.engines.postgres_table import END, SIGNATURE, copy_rows
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
     width = options.n_bits // 8
     codes = np.frombuffer(rng.bytes(options.n * width), np.uint8).reshape(options.n, width)
     ids, rows = np.arange(options.n), []
-    content = _SIGNATURE + _copy_rows(codes, ids, None, options.n_bits) + _END
+    content = SIGNATURE + copy_rows(codes, ids, None, options.n_bits) + END
     store = PostgresStore(dsn, "kdiffhash benchmark")
 
     def bare() -> None:
@@ -52,7 +53,7 @@ def main() -> None:
 
     def load() -> None:
         store.create(options.n_bits)
-        store.load(codes, ids)
+        store.import_codes(codes, ids)
 
     def load_anew() -> None:
         store.drop()

@@ -39,7 +39,7 @@ def main() -> None:
 
                 def find(parts: int, radius=radius, index=index, asked=asked) -> int:
                     tables.choose_parts = lambda *_: parts
-                    return len(index.search_radius(asked, radius, n_jobs=1).ids)
+                    return len(index.search_radius(asked, radius, n_jobs=1)[2])
 
                 found, made = find(0), None
                 functions = {"pass": partial(find, 0)}

@@ -230,7 +230,7 @@ def recall(real: dict[str, Any]) -> list[dict[str, Any]]:
             "of": "projections",
             "float": share(nearest_floats(some[:, :n_bits], rest[:, :n_bits])),
             "hash": share(index.search(queries, 10)[1]),
-            "reranked": share(index.search(queries, 10, rerank=(some[:, :n_bits], 10))[1]),
+            "reranked": share(index.search(queries, 10, rerank_projections=some[:, :n_bits])[1]),
         }
         row["recovered"] = (row["reranked"] - row["hash"]) / (row["float"] - row["hash"])
         say("  recall", row)

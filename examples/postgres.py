@@ -63,11 +63,11 @@ if not (dsn := os.environ.get("KDIFFHASH_PG_DSN")):
 with PostgresStore(dsn, f"points {uuid.uuid4().hex[:8]}") as store:
     store.create(128, hasher)
     views = [{"photo": int(test.photos[row])} for row in stored]
-    store.load(hasher.transform(X[stored]), stored, views, model=hasher)
+    store.add(hasher.transform(X[stored]), stored, views, model=hasher)
     codes = hasher.transform(X[asked])
-    starts, ids, _ = store.search_radius(codes, calibration.distance)
-    owners = np.repeat(np.arange(len(asked)), np.diff(starts))
-    tell("128 learned bits, PostgreSQL", owners, ids, calibration.distance)
+    lims, _, ids = store.search_radius(codes, calibration.distance)
+    query_index = np.repeat(np.arange(len(asked)), np.diff(lims))
+    tell("128 learned bits, PostgreSQL", query_index, ids, calibration.distance)
     store.drop()
 if server is not None:
     server.cleanup()

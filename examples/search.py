@@ -21,19 +21,19 @@ calibration = hasher.calibrate_threshold(X[held_out], pairs, similar, fpr=0.01)
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "digits.index"
-    with HammingIndex.open(path, "a", n_bits=16) as index:
+    with HammingIndex.open(path, "a", n_bits=16, model=hasher) as index:
         index.add(hasher.transform(X[stored]), ids=np.arange(900, 1700))
 
-    index = HammingIndex.open(path)  # what another process would do
+    index = HammingIndex.open(path, model=hasher)  # what another process would do
     asked = hasher.transform(X[queries])
     distances, ids = index.search(asked, k=5)
     right = (y[ids] == y[queries][:, None]).mean()
     print(f"{right:.0%} of the five nearest show the same digit")
 
     radius = calibration.distance
-    starts, ids, distances = index.search_radius(asked, radius)
-    owners = np.repeat(np.arange(len(asked)), np.diff(starts))
-    right = (y[ids] == y[queries][owners]).mean()
+    lims, distances, ids = index.search_radius(asked, radius)
+    query_index = np.repeat(np.arange(len(asked)), np.diff(lims))
+    right = (y[ids] == y[queries][query_index]).mean()
     print(f"within {radius} bits: {len(ids) / len(asked):.0f} a query, {right:.0%} of them right")
 
     twins, _ = index.pairs_within(0)

@@ -67,6 +67,11 @@ def fingerprint(hasher: BaseHasher) -> str:
     return str(_contents(hasher)[0]["sha256"])[:32]
 
 
+def is_same_model(hasher: BaseHasher, stored: str) -> bool:
+    """Whether a stored fingerprint is that of a fitted hasher."""
+    return fingerprint(hasher) == stored
+
+
 def _contents(hasher: BaseHasher) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header, with the checksum, and arrays of a model file."""
     arrays: dict[str, NDArray[Any]] = {}

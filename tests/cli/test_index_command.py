@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from kdiffhash import HammingIndex
+from kdiffhash import HammingIndex, RandomHyperplaneHash
+from kdiffhash.model_file import fingerprint
 
 
 @pytest.fixture
@@ -56,10 +57,12 @@ def test_the_whole_road(folder, run):
     assert [row["ids"] for row in told["rows"]] == [[5], [6], [7], [8]]
 
     told = run("radius", path, queries, "-r", 9, "--json")
-    within = index.search_radius(codes[5:9], 9)
-    assert [i for row in told["rows"] for i in row["ids"]] == within.ids.tolist()
+    lims, distances, ids = index.search_radius(codes[5:9], 9)
+    assert [i for row in told["rows"] for i in row["ids"]] == ids.tolist()
     run("radius", path, queries, "-r", 9, "-o", folder / "near.npz")
-    np.testing.assert_array_equal(np.load(folder / "near.npz")["starts"], within.starts)
+    near = np.load(folder / "near.npz")
+    for name, array in (("lims", lims), ("distances", distances), ("ids", ids)):
+        np.testing.assert_array_equal(near[name], array)
 
     told = run("duplicates", path, "--json")
     assert told["rows"] == [{"a": 7, "b": 200, "distance": 0}]
@@ -82,11 +85,10 @@ def test_reranking_on_the_command_line(folder, run):
     projections = rng.standard_normal((30, 64)).astype(np.float32)
     np.save(folder / "p.npy", projections)
     np.save(folder / "q.npy", np.packbits(projections > 0, axis=1))
-    told = run(
-        "search", folder / "x.index", folder / "q.npy", "--rerank", folder / "p.npy", "--json"
-    )
+    where = (folder / "x.index", folder / "q.npy", "--rerank-projections", folder / "p.npy")
+    told = run("search", *where, "--rerank-factor", 10, "--json")
     expected = HammingIndex(np.load(folder / "codes.npy")).search(
-        np.load(folder / "q.npy"), 10, rerank=(projections, 10)
+        np.load(folder / "q.npy"), 10, rerank_projections=projections
     )
     assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
 
@@ -141,5 +143,49 @@ def test_nothing_is_added_when_some_input_is_wrong(folder, run):
     assert "only other" in run("search", path, folder / "named.npz", fail=True)
     assert "bad.npz" in run("search", path, folder / "bad.npz", fail=True)
     np.save(folder / "p.npy", np.zeros((9, 64), np.float32))
-    where = (folder / "queries.npy", "--rerank", folder / "p.npy")
+    where = (folder / "queries.npy", "--rerank-projections", folder / "p.npy")
     assert "one row for each" in run("search", path, *where, fail=True)
+
+
+def test_an_index_knows_its_model(tmp_path, run, command):
+    rows = np.random.default_rng(0).normal(size=(50, 4))
+    (tmp_path / "rows").mkdir()
+    np.save(tmp_path / "rows" / "a.npy", rows)
+    models = {}
+    for seed, name in enumerate(("one", "two")):
+        models[name] = RandomHyperplaneHash(n_bits=12, random_state=seed).fit(rows)
+        models[name].save(tmp_path / name)
+        command("encode", tmp_path / name, tmp_path / "rows", "-o", tmp_path / f"{name}-codes")
+    one, two = tmp_path / "one-codes", tmp_path / "two-codes"
+    plain = one / "a.npy"  # a file of codes carries no model
+    index = tmp_path / "x.index"
+    run("build", one, "-o", index)
+    told = run("info", index, "--json")
+    assert (told["bits"], told["model"]) == (12, fingerprint(models["one"]))
+    other = "x.index holds codes of another model"
+    for work in ("search", "add"):
+        assert other in run(work, index, two, fail=True)
+        assert other in run(work, index, plain, "--model", tmp_path / "two", fail=True)
+    assert other in run("radius", index, two, "-r", 1, fail=True)
+    assert "two-codes holds codes of another" in run(
+        "search", index, two, "--model", tmp_path / "one", fail=True
+    )
+    both = (one, two, "-o", tmp_path / "y.index")
+    assert "two-codes holds codes of another model" in run("build", *both, fail=True)
+    assert not (tmp_path / "y.index").exists()
+    assert run("add", index, plain, "--model", tmp_path / "one", "--json")["codes"] == 100
+    assert run("add", index, plain, "--json")["codes"] == 150
+    expected = models["one"].transform(rows)
+    told = run("search", index, one, "-k", 1, "--model", tmp_path / "one", "--json")
+    assert [row["ids"] for row in told["rows"]] == [
+        [int(np.flatnonzero((expected == code).all(axis=1))[0])] for code in expected
+    ]
+
+    named = ("--model", tmp_path / "two")
+    run("build", two / "a.npy", "-o", tmp_path / "z.index", *named)
+    told = run("info", tmp_path / "z.index", "--json")
+    assert (told["bits"], told["model"]) == (12, fingerprint(models["two"]))
+    np.save(tmp_path / "short.npy", models["two"].transform(rows)[:, :1])
+    run("build", tmp_path / "short.npy", "-o", tmp_path / "s.index", *named)  # its first bits
+    told = run("info", tmp_path / "s.index", "--json")
+    assert (told["bits"], told["model"]) == (8, fingerprint(models["two"].truncate(8)))

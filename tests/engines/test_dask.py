@@ -23,11 +23,14 @@ from kdiffhash import (
     LDAHash,
     draw_pairs,
 )
+from kdiffhash.errors import NotSupportedError
+from kdiffhash.model_file import fingerprint
 from kdiffhash.shards import open_shards
 
 pytest.importorskip("distributed")
 import dask.array as da
 import distributed
+from contract import StoreContract
 
 from kdiffhash.engines.dask import (
     ClusterError,
@@ -167,6 +170,42 @@ def test_small_rounds_and_parts_make_no_difference(cluster, data, folder, monkey
     np.testing.assert_array_equal(together.bit_ones_, alone.bit_ones_)
 
 
+class TestContract(StoreContract):
+    @pytest.fixture
+    def make(self, cluster, tmp_path):
+        def write(codes, ids, n_bits):
+            assert ids.tolist() == list(range(len(codes)))
+            np.save(tmp_path / "codes.npy", codes)
+            return ClusterIndex(tmp_path / "codes.npy", n_bits=n_bits, client=cluster)
+
+        return write
+
+    def test_what_it_cannot_do_is_told(self, store):
+        for call in (lambda: store.add(np.zeros((1, 3), np.uint8)), lambda: store.remove([0])):
+            with pytest.raises(NotSupportedError, match="ClusterIndex; change the index file"):
+                call()
+        assert len(store) == 200
+        store.close()
+        with pytest.raises(ValueError, match="closed"):
+            store.search(np.zeros(3, np.uint8))
+
+
+class TestContractOfAnIndexFile(StoreContract):
+    """Ids with gaps, in an order of their own."""
+
+    @pytest.fixture
+    def ids(self):
+        return np.random.default_rng(2).permutation(1000)[:200] - 50
+
+    @pytest.fixture
+    def make(self, cluster, tmp_path):
+        def write(codes, ids, n_bits):
+            HammingIndex(codes, ids, n_bits=n_bits).save(tmp_path / "x.index")
+            return ClusterIndex(tmp_path / "x.index", client=cluster)
+
+        return write
+
+
 def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=100, n_bits=16).fit(X, y)  # short codes: many ties
@@ -189,6 +228,12 @@ def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path
             expected = index.search(codes[:300], k)
             for found, wanted in zip(together.search(codes[:300], k), expected):
                 np.testing.assert_array_equal(found, wanted)
+    other = small(LDAHash, n_bits=16).fit(X, y)
+    with ClusterIndex(out, model=hasher, client=cluster) as together:
+        assert together.model == together.info()["model"] == fingerprint(hasher)
+    with pytest.raises(ValueError, match="codes of another model"):
+        ClusterIndex(out, model=other, client=cluster)
+    together = ClusterIndex(tmp_path / "x.index", client=cluster)
     few = tmp_path / "few.npy"
     np.save(few, codes[:3])
     distances, ids = ClusterIndex(few, client=cluster).search(codes[:1], 10)

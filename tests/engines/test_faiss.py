@@ -60,7 +60,7 @@ def test_bad_input_is_told(index):
     with pytest.raises(ValueError, match="kind"):
         to_faiss(index, "tree")
     with pytest.raises(ValueError, match="no option"):
-        to_faiss(index, "flat", n_links=3)
+        to_faiss(index, "flat", m=3)
     with pytest.raises(ValueError, match="whole bytes"):
         to_faiss(HammingIndex(n_bits=9))
     with pytest.raises(ValueError, match="none"):
@@ -91,4 +91,4 @@ def test_bad_numbers_of_lists_are_told(index, options):
     with pytest.raises(ValueError, match=r"above zero|cannot be learned"):
         to_faiss(index, "ivf", **options)
     with pytest.raises(ValueError, match="above one"):
-        to_faiss(index, "hnsw", n_links=0)
+        to_faiss(index, "hnsw", m=0)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import oracle
 import pytest
+from contract import ChangingContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_the_nearest_are_those_of_brute_force(search, k, threads):
 def test_all_within_a_radius_are_those_of_brute_force(search, share, threads):
     index, codes, ids, queries, _ = search
     radius = int(share * index.n_bits)
-    starts, found, distances = index.search_radius(queries, radius, n_jobs=threads)
+    starts, distances, found = index.search_radius(queries, radius, n_jobs=threads)
     lists = [list(zip(distances[a:b].tolist(), found[a:b].tolist())) for a, b in pairwise(starts)]
     assert lists == oracle.within(queries, codes, ids, radius)
     assert starts[-1] == len(found) == len(distances)
@@ -136,7 +137,7 @@ def test_both_ways_find_the_same(way, n_queries, monkeypatch):
     index = HammingIndex(codes)
     expected = oracle.nearest(queries, codes, np.arange(3000), 9)
     np.testing.assert_array_equal(index.search(queries, 9)[1], expected[1])
-    starts, ids, distances = index.search_radius(queries, 110)
+    starts, distances, ids = index.search_radius(queries, 110)
     lists = oracle.within(queries, codes, np.arange(3000), 110)
     assert list(zip(distances.tolist(), ids.tolist())) == [pair for line in lists for pair in line]
     assert np.diff(starts).tolist() == [len(line) for line in lists]
@@ -153,7 +154,7 @@ def test_more_hits_than_fit_at_a_time(monkeypatch):
     for n_queries in (2, 40):
         for threads in (2, 3):
             queries = np.zeros((n_queries, 8), np.uint8)
-            starts, ids, distances = index.search_radius(queries, 0, n_jobs=threads)
+            starts, distances, ids = index.search_radius(queries, 0, n_jobs=threads)
             assert np.diff(starts).tolist() == [len(near)] * n_queries
             np.testing.assert_array_equal(ids, np.tile(near, n_queries))
             assert not distances.any()
@@ -174,7 +175,7 @@ def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
         expected = oracle.nearest(queries, codes, ids, 11)
         for found, wanted in zip(index.search(queries, 11, n_jobs=threads), expected):
             np.testing.assert_array_equal(found, wanted)
-        _, near, distances = index.search_radius(queries, 50, n_jobs=threads)
+        _, distances, near = index.search_radius(queries, 50, n_jobs=threads)
         lists = oracle.within(queries, codes, ids, 50)
         found = list(zip(distances.tolist(), near.tolist()))
         assert found == [pair for line in lists for pair in line]
@@ -219,6 +220,12 @@ def test_cpus_without_vector_instructions_find_the_same():
     assert done.stdout == "fine\n", done.stderr
 
 
+class TestInMemory(ChangingContract):
+    @pytest.fixture
+    def make(self):
+        return lambda codes, ids, n_bits: HammingIndex(codes, ids, n_bits=n_bits)
+
+
 # -- what is in it ------------------------------------------------------------------------------
 
 
@@ -244,15 +251,18 @@ def test_empty_indexes_and_no_queries_are_fine():
     nothing, query = np.empty((0, 8), np.uint8), np.zeros((2, 8), np.uint8)
     assert len(index) == 0
     assert index.search(query, 3)[1].shape == (2, 0)
-    assert index.search_radius(query, 3).starts.tolist() == [0, 0, 0]
+    assert index.search_radius(query, 3)[0].tolist() == [0, 0, 0]
     assert index.pairs_within(3)[0].shape == (0, 2)
     assert index.add(nothing).shape == (0,)
     index.add(query)
     assert index.search(nothing, 3)[0].shape == (0, 2)
-    assert index.search_radius(nothing, 3).starts.tolist() == [0]
+    assert index.search_radius(nothing, 3)[0].tolist() == [0]
     index.remove([0, 1])
     assert index.search(query, 3)[1].shape == (2, 0)
     index.remove([])
+
+
+QUERY = np.zeros((1, 8), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -274,15 +284,9 @@ def test_empty_indexes_and_no_queries_are_fine():
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, n_jobs=0), "n_jobs"),
         (lambda x: x.search_radius(np.zeros((1, 8), np.uint8), -1), "zero or more"),
         (lambda x: x.pairs_within(0.5), "whole number"),
-        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.zeros((1, 3)), 2)), "shape"),
-        (
-            lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.full((1, 64), np.nan), 2)),
-            "finite",
-        ),
-        (
-            lambda x: x.search(np.zeros((1, 8), np.uint8), 1, rerank=(np.zeros((1, 64)), 0)),
-            "factor",
-        ),
+        (lambda x: x.search(QUERY, 1, rerank_projections=np.zeros((1, 3))), "shape"),
+        (lambda x: x.search(QUERY, 1, rerank_projections=np.full((1, 64), np.nan)), "finite"),
+        (lambda x: x.search(QUERY, 1, rerank_factor=0), "rerank_factor"),
         (lambda _: HammingIndex(), "n_bits"),
         (lambda _: HammingIndex(n_bits=0), "1 to 4096"),
         (lambda _: HammingIndex(n_bits=4097), "1 to 4096"),
@@ -324,7 +328,9 @@ def test_reranking_orders_by_the_projections_of_differing_bits():
         projections = rng.standard_normal((5, n_bits)).astype(np.float32)
         queries = np.packbits(projections > 0, axis=1)
         index = HammingIndex(codes, n_bits=n_bits)
-        distances, ids = index.search(queries, 4, rerank=(projections, 10))
+        distances, ids = index.search(queries, 4, rerank_projections=projections)
+        alone = index.search(queries[0], 4, rerank_projections=projections[0], rerank_factor=10)
+        np.testing.assert_array_equal(alone, (distances[0], ids[0]))
         near = index.search(queries, 40)[1]
         bits = np.unpackbits(codes, axis=1, count=n_bits).astype(bool)
         for q in range(5):

@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 import oracle
 import pytest
+from contract import ChangingContract
 
-from kdiffhash import HammingIndex, IndexFileError
+from kdiffhash import HammingIndex, IndexFileError, RandomHyperplaneHash
+from kdiffhash.model_file import fingerprint
 
 DATA = Path(__file__).parent.parent / "data"
 N_BITS = 24
@@ -63,6 +65,19 @@ def filled(tmp_path) -> tuple[Path, list[dict[int, bytes]]]:
     return path, list(steps(path))
 
 
+class TestInAFile(ChangingContract):
+    @pytest.fixture
+    def make(self, tmp_path):
+        def open_new(codes, ids, n_bits):
+            path = tmp_path / f"{len(list(tmp_path.iterdir()))}.index"
+            index = HammingIndex.open(path, "a", n_bits=n_bits)
+            index.add(codes[:70], ids[:70])
+            index.add(codes[70:], ids[70:])
+            return index
+
+        return open_new
+
+
 def test_what_was_added_is_there_when_the_file_is_opened_again(filled):
     path, states = filled
     assert content_of(path) == states[-1]
@@ -104,13 +119,92 @@ def test_large_batches_stay_on_disk(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_old_versions_stay_readable():
-    expected = np.load(DATA / "index_v1.npz")
-    with HammingIndex.open(DATA / "index_v1.index") as index:
+@pytest.mark.parametrize("version", [1, 2])
+def test_stored_files_stay_readable(version):
+    expected = np.load(DATA / f"index_v{version}.npz")
+    with HammingIndex.open(DATA / f"index_v{version}.index") as index:
         np.testing.assert_array_equal(index.ids, expected["ids"])
         np.testing.assert_array_equal(index.get(expected["ids"]), expected["codes"])
         assert index.n_bits == int(expected["n_bits"])
-    assert HammingIndex.verify(DATA / "index_v1.index") == []
+        assert index.info()["format"] == version
+        if version == 2:
+            assert index.model == str(expected["model"])
+            distances, found = index.search(expected["queries"], 6)
+            np.testing.assert_array_equal(distances, expected["distances"])
+            np.testing.assert_array_equal(found, expected["found"])
+        else:
+            assert index.model is None
+    assert HammingIndex.verify(DATA / f"index_v{version}.index") == []
+
+
+def test_version_1_is_appended_to_as_it_is_and_compacted_to_version_2(tmp_path):
+    path = tmp_path / "x.index"
+    shutil.copy(DATA / "index_v1.index", path)
+    expected, n_bytes = np.load(DATA / "index_v1.npz"), 13
+    with HammingIndex.open(path, "a", model="whatever is not known is trusted") as index:
+        (new,) = index.add(np.zeros((1, n_bytes), np.uint8))
+        assert index.info()["format"] == 1
+        assert index.model is None
+    assert path.read_bytes()[:1024] == (DATA / "index_v1.index").read_bytes()[:1024]
+    assert HammingIndex.verify(path) == []
+    with HammingIndex.open(path, "a") as index:
+        index.compact()
+        assert index.info()["format"] == 2
+        np.testing.assert_array_equal(index.ids, [*expected["ids"], new])
+        np.testing.assert_array_equal(index.get(expected["ids"]), expected["codes"])
+
+
+# -- models -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hashers(things):
+    X, _ = things
+    return [RandomHyperplaneHash(n_bits=16, random_state=seed).fit(X) for seed in (0, 1)]
+
+
+def test_a_file_keeps_the_fingerprint_of_its_model(things, hashers, tmp_path):
+    (X, _), (hasher, other) = things, hashers
+    path, codes = tmp_path / "x.index", hasher.transform(X)
+    with HammingIndex.open(path, "a", n_bits=16, model=hasher) as index:
+        index.add(codes)
+        index.add(codes[:5], model=hasher)
+        index.add(codes[:5])  # arrays carry no model
+        with pytest.raises(ValueError, match="the index holds codes of another model"):
+            index.add(other.transform(X), model=other)
+        assert len(index) == len(X) + 10
+        index.remove([0])
+        index.compact()
+        assert index.model == index.info()["model"] == fingerprint(hasher)
+    for model in (None, hasher, fingerprint(hasher)):
+        with HammingIndex.open(path, model=model) as index:
+            assert index.model == fingerprint(hasher)
+            assert pickle.loads(pickle.dumps(index)).model == fingerprint(hasher)
+            index.save(tmp_path / "copy.index")
+    for model in (other, fingerprint(other), hasher.truncate(8)):
+        for mode in ("r", "a"):
+            with pytest.raises(ValueError, match=r"copy\.index holds codes of another model"):
+                HammingIndex.open(tmp_path / "copy.index", mode, model=model)
+
+
+def test_an_index_in_memory_keeps_the_fingerprint_too(things, hashers, tmp_path):
+    (X, _), (hasher, other) = things, hashers
+    index = HammingIndex(hasher.transform(X), model=hasher)
+    assert pickle.loads(pickle.dumps(index)).model == index.model == fingerprint(hasher)
+    index.save(tmp_path / "x.index")
+    with HammingIndex.open(tmp_path / "x.index", model=hasher) as reader:
+        HammingIndex(other.transform(X), model=other).save(tmp_path / "x.index")
+        with pytest.raises(IndexFileError, match="another model"):
+            reader.refresh()
+        assert len(reader) == len(X)
+    nine = RandomHyperplaneHash(n_bits=9, random_state=0).fit(X)
+    assert HammingIndex(nine.transform(X), model=nine).n_bits == 9
+    assert HammingIndex(model=nine).n_bits == 9
+    with pytest.raises(ValueError, match="makes codes of 9 bits, not 16"):
+        HammingIndex(n_bits=16, model=nine)
+    for wrong in ("", "x" * 129, "fingerprint\n"):
+        with pytest.raises(ValueError, match="not the fingerprint"):
+            HammingIndex(n_bits=16, model=wrong)
 
 
 # -- readers and writers ------------------------------------------------------------------------
@@ -248,7 +342,7 @@ def copy_start(path: Path, disk: Disk) -> tuple[bytes, list[tuple]]:
     log, disk.log = disk.log, []
     content = path.read_bytes()
     if not hasattr(disk, "last"):
-        from kdiffhash.search.index_file import empty_file
+        from kdiffhash.search.index_format import empty_file
 
         disk.last = empty_file(N_BITS)
         log = [event for event in log if event[0] == "sync" or event[1] != 0]

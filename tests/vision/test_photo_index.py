@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex, HashedFeatures, HashedSIFT, load_pretrained
+from kdiffhash.model_file import fingerprint
 from kdiffhash.vision import PhotoIndex, match_photos, photo_index, read_photo
 
 NAMES = ("camera", "coins", "astronaut", "chelsea", "coffee", "brick")
@@ -255,6 +256,20 @@ def test_another_model_size_or_number_of_features_is_refused(folder):
             with pytest.raises(ValueError, match=f"another {name}"):
                 work()
     assert {p: p.read_bytes() for p in (folder / "x.index").iterdir()} == before
+
+
+def test_the_codes_know_their_model_and_old_fingerprints_of_it_are_accepted(folder, monkeypatch):
+    index = make_index(folder)
+    with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
+        assert codes.model == fingerprint(index.features.model)
+    with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as lines, lines:
+        lines.execute("UPDATE settings SET value = 'old' WHERE name = 'model'")
+    with pytest.raises(ValueError, match="another model"):
+        index.update(folder / "photos")
+    same = photo_index.is_same_model
+    monkeypatch.setattr(photo_index, "is_same_model", lambda *to: to[1] == "old" or same(*to))
+    assert result(index.update(folder / "photos")) == (0, 6, 0)
+    assert found_names(index, folder / "query.jpg")[0] == "astronaut"
 
 
 def test_features_of_another_kind(tmp_path, shelf):

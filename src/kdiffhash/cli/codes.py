@@ -33,6 +33,36 @@ def code_blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]
             advance(len(some))
 
 
+def model_of(paths: list[Path], model: Path | None, n_bits: int | None = None) -> Any:
+    """The model that made codes: from its file, or as the folders of codes tell; None if neither.
+
+    A model that makes longer codes than `n_bits` is shortened. Folders of another one are refused.
+    """
+    from .. import load
+    from ..search.checks import check_model
+    from ..shards.codes import read_record
+
+    found: Any = None if model is None else load(model)
+    if found is not None and n_bits is not None and n_bits < found.n_bits_:
+        found = found.truncate(n_bits)
+    for path in paths:
+        stored = read_record(path).model
+        check_model(stored, found, path)
+        found = stored if found is None else found
+    return found
+
+
+def code_bits(path: Path, model: Path | None) -> int:
+    """Length of the codes in a file or folder: as the folder tells, or as the model makes them."""
+    from .. import load
+    from ..codes import n_bytes
+    from ..shards.codes import read_record
+
+    width = code_width(path)
+    bits = read_record(path).bits or (8 * width if model is None else load(model).n_bits_)
+    return bits if n_bytes(bits) == width else 8 * width
+
+
 def check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:
     """Refuse a file that could not be written at the end."""
     from .commands import check_writable

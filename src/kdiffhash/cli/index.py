@@ -9,8 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from .cluster import Cluster, on_cluster
-from .codes import check_out, code_blocks, code_count, code_width, tell, tell_nearest
-from .options import Jobs, Json
+from .codes import (
+    check_out,
+    code_bits,
+    code_blocks,
+    code_count,
+    code_width,
+    model_of,
+    tell,
+    tell_nearest,
+)
+from .options import Jobs, Json, ModelOfCodes
 
 app = typer.Typer(
     help="Keep codes in an index file and search them exactly by Hamming distance.",
@@ -44,6 +53,7 @@ def build(
         int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
     ] = None,
     ids: IdsOption = None,
+    model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
     """Make an index file from codes; it appears when all of them are in it."""
@@ -57,10 +67,11 @@ def build(
     if out.exists():
         raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
     start = time.perf_counter()
-    n_bits = bits or 8 * code_width(codes[0])
+    n_bits = bits or code_bits(codes[0], model)
+    made_by = model_of(codes, model, n_bits)
     with changing(out), replacing(out) as temporary:
         try:
-            with HammingIndex.open(temporary, "a", n_bits=n_bits) as index:
+            with HammingIndex.open(temporary, "a", n_bits=n_bits, model=made_by) as index:
                 n = _add_all(index, codes, ids, as_json)
         finally:
             lock_path(temporary).unlink(missing_ok=True)
@@ -71,13 +82,19 @@ def build(
 
 @app.command()
 def add(
-    path: IndexArgument, codes: CodesArgument, ids: IdsOption = None, as_json: Json = False
+    path: IndexArgument,
+    codes: CodesArgument,
+    ids: IdsOption = None,
+    model: ModelOfCodes = None,
+    as_json: Json = False,
 ) -> None:
     """Add codes to an index, in batches that are there for good or not at all."""
     from .. import HammingIndex
+    from ..search.checks import check_model
     from .output import show
 
     with HammingIndex.open(path, "a") as index:
+        check_model(index.model, model_of(codes, model, index.n_bits), path)
         n = _add_all(index, codes, ids, as_json)
         show({"index": str(path), "added": n, "codes": len(index)}, as_json)
 
@@ -91,10 +108,11 @@ def search(
     allowed: Annotated[
         Path | None, typer.Option(help=".npy with the ids among which to search.")
     ] = None,
-    rerank: Annotated[
+    rerank_projections: Annotated[
         Path | None, typer.Option(help=".npy with the queries' real projections, to re-rank by.")
     ] = None,
-    factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
+    rerank_factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
+    model: ModelOfCodes = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -105,12 +123,13 @@ def search(
     """
     from .. import HammingIndex
     from ..files import open_npy
+    from ..search.checks import check_model
 
     check_out(out)
     if cluster is not None:
-        if allowed is not None or rerank is not None:
-            raise ValueError("--allowed and --rerank do not go with --cluster")
-        _search_on_cluster(cluster, path, queries, k, out, as_json)
+        if allowed is not None or rerank_projections is not None:
+            raise ValueError("--allowed and --rerank-projections do not go with --cluster")
+        _search_on_cluster(cluster, path, queries, k, model, out, as_json)
         return
     if path.is_dir():
         raise ValueError(
@@ -118,29 +137,38 @@ def search(
             "search them on a cluster (--cluster local)"
         )
     chosen = None if allowed is None else open_npy(allowed)
-    projections = None if rerank is None else open_npy(rerank)
-    if projections is not None and len(projections) != code_count(queries):
-        raise ValueError(f"{rerank} must have one row for each of {code_count(queries)} queries")
+    projections = None if rerank_projections is None else open_npy(rerank_projections)
+    if projections is not None and len(projections) != (n := code_count(queries)):
+        raise ValueError(f"{rerank_projections} must have one row for each of {n} queries")
     found: list[tuple[Any, Any]] = []
     done = 0
     with HammingIndex.open(path) as index:
+        check_model(index.model, model_of([queries], model, index.n_bits), path)
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
-            some = None
+            options: dict[str, Any] = {"allowed": chosen, "n_jobs": jobs}
             if projections is not None:
-                some = (projections[done : done + len(block)], factor)
-            found.append(index.search(block, k, allowed=chosen, rerank=some, n_jobs=jobs))
+                some = projections[done : done + len(block)]
+                options |= {"rerank_projections": some, "rerank_factor": rerank_factor}
+            found.append(index.search(block, k, **options))
             done += len(block)
         n_codes = len(index)
     tell_nearest({"index": str(path), "codes": n_codes}, found, queries, out, as_json)
 
 
 def _search_on_cluster(
-    cluster: str, path: Path, queries: Path, k: int, out: Path | None, as_json: bool
+    cluster: str,
+    path: Path,
+    queries: Path,
+    k: int,
+    model: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     from ..engines.dask import ClusterIndex
+    from ..search.checks import check_model
 
-    with on_cluster(cluster) as client:
-        index = ClusterIndex(path, client=client)
+    with on_cluster(cluster) as client, ClusterIndex(path, client=client) as index:
+        check_model(index.model, model_of([queries], model, index.n_bits), path)
         blocks = code_blocks(queries, _QUERIES, "searching", as_json)
         found = [index.search(block, k) for block in blocks]
         summary = {"index": str(path), "codes": len(index), "workers": len(client.nthreads())}
@@ -153,24 +181,28 @@ def radius(
     queries: QueriesArgument,
     radius: Radius,
     out: Out = None,
+    model: ModelOfCodes = None,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Find all codes within a distance of each query: starts, ids and distances, as .npz."""
+    """Find all codes within a distance of each query: lims, distances and ids, as .npz."""
     import numpy as np
 
     from .. import HammingIndex
+    from ..search.checks import check_model
 
     check_out(out, (".npz",))
-    starts = [np.zeros(1, np.int64)]
-    ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    lims: list[Any] = [np.zeros(1, np.int64)]
+    distances: list[Any] = [np.empty(0, np.int32)]
+    ids: list[Any] = [np.empty(0, np.int64)]
     with HammingIndex.open(path) as index:
+        check_model(index.model, model_of([queries], model, index.n_bits), path)
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
             found = index.search_radius(block, radius, n_jobs=jobs)
-            starts.append(found.starts[1:] + starts[-1][-1])
-            ids.append(found.ids)
-            distances.append(found.distances)
-    edges = np.concatenate(starts)
+            lims.append(found[0][1:] + lims[-1][-1])
+            distances.append(found[1])
+            ids.append(found[2])
+    edges = np.concatenate(lims)
     arrays: dict[str, Any] = {"ids": np.concatenate(ids), "distances": np.concatenate(distances)}
 
     def row(q: int) -> dict[str, Any]:
@@ -179,7 +211,7 @@ def radius(
 
     n = len(edges) - 1
     summary = {"index": str(path), "radius": radius, "queries": n, "found": int(edges[-1])}
-    tell(summary, {"starts": edges, **arrays}, row, n, out, as_json)
+    tell(summary, {"lims": edges, **arrays}, row, n, out, as_json)
 
 
 @app.command()

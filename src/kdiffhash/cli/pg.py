@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .codes import check_out, code_blocks, code_width, tell_nearest
-from .options import Json
+from .codes import check_out, code_bits, code_blocks, model_of, tell_nearest
+from .options import Json, ModelOfCodes
 
 app = typer.Typer(
     help="Keep codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
@@ -27,8 +27,8 @@ Dsn = Annotated[
 Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 
-@app.command()
-def load(
+@app.command("import")
+def import_codes(
     codes: Annotated[Path, typer.Argument(help="Codes: a file of uint8 rows, or a folder.")],
     dsn: Dsn,
     table: Table = "codes",
@@ -38,29 +38,27 @@ def load(
     bits: Annotated[
         int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option("--model", help="The model that made the codes.")
-    ] = None,
+    model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
-    """Load codes into a table, which is made if need be; started again, it goes on."""
+    """Add codes to a table, which is made if need be; started again, it goes on."""
     import numpy as np
 
-    from .. import load as load_model
     from ..engines.postgres import PostgresStore
     from ..files import open_npy
     from .output import show
 
-    hasher = None if model is None else load_model(model)
+    n_bits = bits or code_bits(codes, model)
+    made_by = model_of([codes], model, n_bits)
     chosen = None if ids is None else open_npy(ids)
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
-        store.create(bits or 8 * code_width(codes), hasher)
-        for block in code_blocks(codes, _BATCH, "loading", as_json):
+        store.create(n_bits, made_by)
+        for block in code_blocks(codes, _BATCH, "importing", as_json):
             numbers = np.arange(done, done + len(block))
             if chosen is not None:
                 numbers = np.asarray(chosen[done : done + len(block)])
-            added += store.load(block, numbers, model=hasher).added
+            added += store.import_codes(block, numbers).added
             done += len(block)
     seconds = time.perf_counter() - start
     result = {"table": table, "added": added, "there_before": done - added}
@@ -75,9 +73,11 @@ def search(
     dsn: Dsn,
     table: Table = "codes",
     k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,
-    effort: Annotated[
-        int | None, typer.Option(help="Approximate, by the table's HNSW index, with this effort.")
+    ef_search: Annotated[
+        int | None,
+        typer.Option(help="Approximate, by the table's HNSW index, with so many candidates."),
     ] = None,
+    model: ModelOfCodes = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write what is found.")
     ] = None,
@@ -85,12 +85,14 @@ def search(
 ) -> None:
     """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
     from ..engines.postgres import PostgresStore
+    from ..search.checks import check_model
 
     check_out(out)
     found: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
+        check_model(store.model, model_of([queries], model, store.n_bits), f"the table {table!r}")
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
-            found.append(store.search(block, k, effort=effort))
+            found.append(store.search(block, k, ef_search=ef_search))
     tell_nearest({"table": table}, found, queries, out, as_json)
 
 

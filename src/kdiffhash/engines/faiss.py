@@ -34,7 +34,7 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
         The length of its codes must be a multiple of 8.
     kind : "flat", "ivf", "hnsw" or "multihash"
         ``IndexBinaryFlat`` (exact), ``IndexBinaryIVF`` (option `n_lists`, by default four times
-        the root of the number of codes), ``IndexBinaryHNSW`` (`n_links`, 32) or
+        the root of the number of codes), ``IndexBinaryHNSW`` (`m`, 32) or
         ``IndexBinaryMultiHash`` (`n_tables`, 4, and `table_bits`, 16).
     **options : int
         See `kind`.
@@ -51,15 +51,15 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
     known: dict[str, tuple[str, ...]] = {
         "flat": (),
         "ivf": ("n_lists",),
-        "hnsw": ("n_links",),
+        "hnsw": ("m",),
         "multihash": ("n_tables", "table_bits"),
     }
     if kind not in known:
         raise ValueError(f"kind must be one of {', '.join(known)}, got {kind!r}")
     if wrong := set(options) - set(known[kind]):
         raise ValueError(f"{kind} has no option {', '.join(sorted(wrong))}")
-    if any(value < 2 - (name != "n_links") for name, value in options.items()):
-        raise ValueError(f"options must be above zero, n_links above one, got {options}")
+    if any(value < 2 - (name != "m") for name, value in options.items()):
+        raise ValueError(f"options must be above zero, m above one, got {options}")
     ids = index.ids
     codes, bits = index.get(ids), index.n_bits
     if kind == "ivf":
@@ -78,7 +78,7 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
     if kind == "flat":
         plain = faiss.IndexBinaryFlat(bits)
     elif kind == "hnsw":
-        plain = faiss.IndexBinaryHNSW(bits, options.get("n_links", 32))
+        plain = faiss.IndexBinaryHNSW(bits, options.get("m", 32))
     else:
         tables, width = options.get("n_tables", 4), options.get("table_bits", 16)
         if tables * width > bits:

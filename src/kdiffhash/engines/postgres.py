@@ -8,43 +8,37 @@ meet.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..codes import Codes, check_codes, n_bytes
-from ..errors import KdiffhashError
-from ..extras import need
-from ..hashers import BaseHasher
-from ..model_file import fingerprint
-from ..search import Within
+from ..codes import Codes
+from ..search import checks
+from ..search.segment import Ids
+from .postgres_table import Data, StoreError, Table
+
+if TYPE_CHECKING:
+    from ..search.checks import Model
+
+__all__ = ["Imported", "PostgresStore", "StoreError"]
 
 _BATCH = 50_000  # rows of a transaction
 _QUERIES = 256  # queries of a statement
-_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # head of a binary COPY: no flags, nothing more
-_END = b"\xff\xff"
-
-T = TypeVar("T")
+_MAX_BITS = 64_000  # what pgvector indexes
 
 
-class StoreError(KdiffhashError, ValueError):
-    """A table is not what was expected: not there, of another length, or of another model."""
-
-
-class Loaded(NamedTuple):
-    """What `PostgresStore.load` did."""
+class Imported(NamedTuple):
+    """What `PostgresStore.import_codes` did."""
 
     added: int
     there_before: int
 
 
 class PostgresStore:
-    """Codes in a table of a PostgreSQL server that has the extension pgvector.
+    """Codes in a table of a PostgreSQL server that has the extension pgvector. A `CodeStore`.
 
     Parameters
     ----------
@@ -53,97 +47,161 @@ class PostgresStore:
     table : str
         Name of the table, which may be anything; it is quoted.
     patience : float
-        Seconds to wait for a server that has gone away while codes are loaded.
+        Seconds to wait for a server that has gone away while codes are imported.
 
     Examples
     --------
     >>> from kdiffhash.engines.postgres import PostgresStore
     >>> with PostgresStore("postgresql://localhost/test") as store:  # doctest: +SKIP
     ...     store.create(n_bits=128)
-    ...     store.load(codes, ids)
+    ...     store.add(codes)
     ...     distances, ids = store.search(queries, k=10)
     """
 
     def __init__(self, dsn: str, table: str = "codes", *, patience: float = 60.0) -> None:
-        self._psycopg = need("psycopg", "postgres")
-        self._sql = need("psycopg.sql", "postgres")
-        if not table or "\0" in table or len(table.encode()) > 63:
-            raise ValueError("a table needs a name of 1 to 63 bytes without a zero byte")
-        self.dsn, self.table, self.patience = dsn, table, patience
-        self._connection = self._connect()
+        self._table = Table(dsn, table, patience)
+        self._where = f"the table {table!r}"
 
     # -- the table ------------------------------------------------------------------------------
 
-    def create(self, n_bits: int, model: BaseHasher | None = None) -> Self:
+    def create(self, n_bits: int, model: Model | None = None) -> Self:
         """Make the table, or check that the one that is there fits.
 
         Parameters
         ----------
         n_bits : int
-        model : BaseHasher, optional
-            The model that makes the codes. A table remembers it, and refuses codes of another.
+        model : BaseHasher or str, optional
+            The model that makes the codes, or its fingerprint. A new table keeps the fingerprint,
+            and refuses codes of another model.
         """
-        if not 1 <= n_bits <= 64_000:
-            raise ValueError(f"n_bits must lie in 1..64000, which pgvector indexes; got {n_bits}")
-        name = None if model is None else fingerprint(model)
-        with self._transaction() as cursor:
+        n_bits = checks.check_n_bits(n_bits, _MAX_BITS)
+        with self._table.transaction() as cursor:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            found = self._meta(cursor)
+            found = self._table.find(cursor)
             if found is None:
+                name = checks.fingerprint_of(model, n_bits)
                 columns = "id bigint PRIMARY KEY, code bit({n}) NOT NULL, data jsonb"
-                self._run(cursor, f"CREATE TABLE {{table}} ({columns})", n=int(n_bits))
-                note = json.dumps({"kdiffhash": {"n_bits": int(n_bits), "model": name}})
-                self._run(cursor, "COMMENT ON TABLE {table} IS {note}", note=note)
+                self._table.run(cursor, f"CREATE TABLE {{table}} ({columns})", n=n_bits)
+                note = json.dumps({"kdiffhash": {"n_bits": n_bits, "model": name}})
+                self._table.run(cursor, "COMMENT ON TABLE {table} IS {note}", note=note)
                 return self
-        self._check_meta(found, n_bits, name)
+        if found.n_bits != n_bits:
+            raise StoreError(f"{self._where} holds codes of {found.n_bits} bits, not {n_bits}")
+        checks.check_model(found.model, model, self._where)
         return self
 
     def drop(self) -> None:
         """Remove the table and all that is in it."""
-        with self._transaction() as cursor:
-            self._known(cursor)
-            self._run(cursor, "DROP TABLE {table}")
+        with self._table.transaction() as cursor:
+            self._table.meta(cursor)
+            self._table.run(cursor, "DROP TABLE {table}")
+
+    @property
+    def n_bits(self) -> int:
+        """Length of the codes."""
+        with self._table.transaction() as cursor:
+            return self._table.meta(cursor).n_bits
+
+    @property
+    def model(self) -> str | None:
+        """Fingerprint of the model that made the codes; None where it is not known."""
+        with self._table.transaction() as cursor:
+            return self._table.meta(cursor).model
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """All ids, rising."""
+        with self._table.transaction() as cursor:
+            self._table.meta(cursor)
+            found = self._table.run(cursor, "SELECT id FROM {table} ORDER BY id").fetchall()
+        return np.array(found, np.int64).reshape(-1)
+
+    def __len__(self) -> int:
+        """Number of codes."""
+        with self._table.transaction() as cursor:
+            self._table.meta(cursor)
+            return int(self._table.run(cursor, "SELECT count(*) FROM {table}").fetchone()[0])
 
     def info(self) -> dict[str, Any]:
-        """What the table holds."""
-        with self._transaction() as cursor:
-            meta = self._known(cursor)
-            (n,) = self._run(cursor, "SELECT count(*) FROM {table}").fetchone()
-            cursor.execute("SELECT pg_total_relation_size(%s::regclass)", [self._quoted(cursor)])
-            (size,) = cursor.fetchone()
+        """What the table holds: number and length of codes, the model, bytes, an HNSW index."""
+        with self._table.transaction() as cursor:
+            n_bits, model = self._table.meta(cursor)
+            (n,) = self._table.run(cursor, "SELECT count(*) FROM {table}").fetchone()
+            name = [self._table.quoted(cursor)]
+            (size,) = cursor.execute("SELECT pg_total_relation_size(%s::regclass)", name).fetchone()
             cursor.execute(
                 "SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
                 "JOIN pg_am ON pg_am.oid = relam WHERE amname = 'hnsw' AND indrelid = %s::regclass",
-                [self._quoted(cursor)],
+                name,
             )
             (graphs,) = cursor.fetchone()
-        return {"table": self.table, "codes": n, **meta, "bytes": size, "hnsw": bool(graphs)}
+        known = {"table": self._table.name, "codes": n, "bits": n_bits, "model": model}
+        return {**known, "bytes": size, "hnsw": bool(graphs)}
 
     # -- rows in and out ------------------------------------------------------------------------
 
-    def load(
+    def add(
+        self,
+        codes: ArrayLike,
+        ids: ArrayLike | None = None,
+        data: Data | None = None,
+        *,
+        model: Model | None = None,
+    ) -> NDArray[np.int64]:
+        """Add codes in one transaction.
+
+        Parameters
+        ----------
+        codes : uint8 array of shape (n, n_bytes)
+        ids : int array of shape (n,), optional
+            None of them may be in the table yet. By default they follow the highest that is.
+        data : sequence of n mappings, optional
+            What else to keep, as JSON.
+        model : BaseHasher or str, optional
+            The model that made the codes, or its fingerprint; another one than that of the table
+            is refused.
+
+        Returns
+        -------
+        ids : int64 array of shape (n,)
+        """
+        with self._table.transaction() as cursor:
+            array, n_bits = self._check_new(cursor, codes, data, model)
+            if ids is None:
+                self._table.run(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+                query = "SELECT greatest(max(id), -1) + 1 FROM {table}"
+                next_id = self._table.run(cursor, query).fetchone()[0]
+                chosen = checks.following_ids(next_id, len(array))
+            else:
+                chosen = checks.check_new_ids(ids, len(array))
+            if not self._table.copy_new(cursor, array, chosen, data, n_bits):
+                query = "SELECT id FROM {table} WHERE id = ANY(%s)"
+                there = self._table.run(cursor, query, chosen.tolist()).fetchall()
+                checks.refuse_stored(chosen[np.isin(chosen, there)])
+                raise StoreError(f"{self._where} was changed meanwhile; try again")
+        return chosen
+
+    def import_codes(
         self,
         codes: ArrayLike,
         ids: ArrayLike,
-        data: Sequence[Mapping[str, Any] | None] | None = None,
+        data: Data | None = None,
         *,
-        model: BaseHasher | None = None,
+        model: Model | None = None,
         advance: Callable[[int], None] = lambda n: None,  # noqa: ARG005
-    ) -> Loaded:
-        """Add codes, batch by batch; goes on where it was stopped.
+    ) -> Imported:
+        """Add many codes, batch by batch; started again, it goes on where it was stopped.
 
-        Each batch of 50,000 is one transaction. A batch that is there already, from an earlier run
-        of the same load, is left as it is. If the server goes away, the load waits for it.
+        Each batch of 50,000 is one transaction. Codes that are there already, from an earlier run
+        of the same import, are left as they are. If the server goes away, it is waited for.
 
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
             May be memory-mapped.
         ids : int array of shape (n,)
-        data : sequence of n mappings, optional
-            What else to keep, as JSON.
-        model : BaseHasher, optional
-            The model that made the codes, to be compared with the one that the table remembers.
+        data, model
+            See `add`.
         advance : callable, optional
             Called with the number of rows that are done.
 
@@ -156,355 +214,208 @@ class PostgresStore:
         ValueError
             If an id is there with another code. Use `upsert` to overwrite.
         """
-        numbers = _check_ids(ids)
-        with self._transaction() as cursor:
-            meta = self._known(cursor)
-        if model is not None:
-            self._check_meta(meta, meta["n_bits"], fingerprint(model))
-        n_bits = meta["n_bits"]
-        array = np.asarray(codes)
-        if array.ndim != 2 or len(array) != len(numbers):
-            raise ValueError(f"codes of shape {array.shape} came with {len(numbers)} ids")
-        if data is not None and len(data) != len(numbers):
-            raise ValueError(f"{len(numbers)} codes came with data for {len(data)}")
-        added = before = 0
-        for start in range(0, len(numbers), _BATCH):
+        with self._table.transaction() as cursor:
+            array, n_bits = self._check_new(cursor, codes, data, model)
+        chosen = checks.check_new_ids(ids, len(array))
+        added = 0
+        for start in range(0, len(chosen), _BATCH):
             some = slice(start, start + _BATCH)
-            block = check_codes(array[some], n_bits)
-            more = None if data is None else data[some]
-            new = self._patiently(partial(self._add, block, numbers[some], more, n_bits))
-            added, before = added + new, before + len(block) - new
-            advance(len(block))
-        return Loaded(added, before)
+            batch = (array[some], chosen[some], None if data is None else data[some])
+            added += self._table.patiently(partial(self._add_batch, *batch, n_bits))
+            advance(len(batch[0]))
+        return Imported(added, len(chosen) - added)
+
+    def _add_batch(self, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> int:
+        """Add one batch; how many of its rows were not there yet."""
+        with self._table.transaction() as cursor:
+            if self._table.copy_new(cursor, codes, ids, data, n_bits):
+                return len(ids)
+            self._table.stage(cursor, codes, ids, data, n_bits)
+            query = (
+                "SELECT s.id FROM kdiffhash_staged s JOIN {table} t USING (id) "
+                "WHERE s.code <> t.code LIMIT 1"
+            )
+            if other := self._table.run(cursor, query).fetchone():
+                raise ValueError(
+                    f"id {other[0]} is stored with another code; use upsert to overwrite it"
+                )
+            query = "INSERT INTO {table} SELECT * FROM kdiffhash_staged ON CONFLICT DO NOTHING"
+            return int(self._table.run(cursor, query).rowcount)
 
     def upsert(
         self,
         codes: ArrayLike,
         ids: ArrayLike,
-        data: Sequence[Mapping[str, Any] | None] | None = None,
+        data: Data | None = None,
+        *,
+        model: Model | None = None,
     ) -> None:
         """Add codes, or put them in the place of those with the same ids, in one transaction."""
-        numbers = _check_ids(ids)
-        with self._transaction() as cursor:
-            n_bits = self._known(cursor)["n_bits"]
-            array = check_codes(codes, n_bits)
-            if array.ndim != 2 or len(array) != len(numbers):
-                raise ValueError(f"codes of shape {array.shape} came with {len(numbers)} ids")
-            self._stage(cursor, array, numbers, data, n_bits)
+        with self._table.transaction() as cursor:
+            array, n_bits = self._check_new(cursor, codes, data, model)
+            chosen = checks.check_new_ids(ids, len(array))
+            self._table.stage(cursor, array, chosen, data, n_bits)
             statement = (
                 "INSERT INTO {table} SELECT * FROM kdiffhash_staged "
                 "ON CONFLICT (id) DO UPDATE SET code = excluded.code, data = excluded.data"
             )
-            self._run(cursor, statement)
+            self._table.run(cursor, statement)
 
-    def delete(self, ids: ArrayLike) -> int:
-        """Remove codes by their ids; how many there were."""
-        with self._transaction() as cursor:
-            self._known(cursor)
-            statement = "DELETE FROM {table} WHERE id = ANY(%s)"
-            return int(self._run(cursor, statement, _check_ids(ids).tolist()).rowcount)
+    def remove(self, ids: ArrayLike) -> None:
+        """Remove codes by their ids (or one id), all of which must be there."""
+        chosen = checks.check_ids(ids)
+        with self._table.transaction() as cursor:
+            self._table.meta(cursor)
+            statement = "DELETE FROM {table} WHERE id = ANY(%s) RETURNING id"
+            gone = self._table.run(cursor, statement, chosen.tolist()).fetchall()
+            checks.refuse_missing(chosen[~np.isin(chosen, gone)])
 
-    def get(self, ids: ArrayLike) -> tuple[Codes, list[Any]]:
-        """Codes and data by ids, all of which must be there."""
-        numbers = _check_ids(ids)
-        with self._transaction() as cursor:
-            n_bits = self._known(cursor)["n_bits"]
-            query = "SELECT id, code::text, data FROM {table} WHERE id = ANY(%s)"
-            self._run(cursor, query, numbers.tolist())
-            rows = {row[0]: row[1:] for row in cursor.fetchall()}
-        missing = [int(i) for i in numbers if int(i) not in rows]
-        if missing:
-            raise KeyError(f"{len(missing)} ids are not in the table, among them {missing[0]}")
-        bits = np.array([np.frombuffer(rows[int(i)][0].encode(), np.uint8) for i in numbers])
-        codes = np.packbits(bits.reshape(len(numbers), n_bits) == ord("1"), axis=1)
-        return codes, [rows[int(i)][1] for i in numbers]
+    def get(self, ids: ArrayLike) -> Codes:
+        """Return codes by their ids, all of which must be there.
+
+        Parameters
+        ----------
+        ids : int array of shape (n,), or one int
+
+        Returns
+        -------
+        codes : uint8 array of shape (n, n_bytes); (n_bytes,) for one id alone
+        """
+        texts, n_bits = self._column("code::text", ids)
+        bits = np.array([np.frombuffer(text.encode(), np.uint8) for text in texts], np.uint8)
+        codes = np.packbits(bits.reshape(len(texts), n_bits) == ord("1"), axis=1)
+        return codes if np.ndim(ids) else codes[0]
+
+    def get_data(self, ids: ArrayLike) -> list[Any]:
+        """Return what else is kept of codes, as a list, by their ids, which must all be there."""
+        return self._column("data", ids)[0]
+
+    def _column(self, column: str, ids: ArrayLike) -> tuple[list[Any], int]:
+        """The values of a column by ids, and the length of the codes."""
+        chosen = checks.check_ids(ids)
+        with self._table.transaction() as cursor:
+            n_bits = self._table.meta(cursor).n_bits
+            query = f"SELECT id, {column} FROM {{table}} WHERE id = ANY(%s)"
+            rows = dict(self._table.run(cursor, query, chosen.tolist()).fetchall())
+        checks.refuse_missing(chosen[[i not in rows for i in chosen.tolist()]])
+        return [rows[i] for i in chosen.tolist()], n_bits
+
+    def _check_new(
+        self, cursor: Any, codes: ArrayLike, data: Data | None, model: Model | None
+    ) -> tuple[Codes, int]:
+        """New codes, checked against the table, and their length."""
+        n_bits, stored = self._table.meta(cursor)
+        checks.check_model(stored, model, self._where)
+        array = checks.check_rows(codes, n_bits)
+        if data is not None and len(data) != len(array):
+            raise ValueError(f"{len(array)} codes came with data for {len(data)}")
+        return array, n_bits
 
     # -- searching ------------------------------------------------------------------------------
 
     def search(
-        self, queries: ArrayLike, k: int = 10, *, effort: int | None = None
+        self, queries: ArrayLike, k: int = 10, *, ef_search: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Find the k nearest codes of each query; equal distances by the lower id.
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes)
+        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
         k : int
-        effort : int, optional
-            Use the HNSW index that `build_index` made, looking at so many candidates (pgvector's
-            ``hnsw.ef_search``, up to 1000). It may miss some. By default the search is exact.
+        ef_search : int, optional
+            Use the HNSW index that `build_index` made, looking at so many candidates (up to 1000).
+            It may miss some. By default the search is exact.
 
         Returns
         -------
-        distances : int32 array of shape (n, m)
+        distances : int32 array of shape (n, m); (m,) for one code alone
             m is k, or the number of codes if that is less. An approximate search that finds fewer
             fills up with -1.
-        ids : int64 array of shape (n, m)
+        ids : int64 array of the same shape
         """
-        if k < 1:
-            raise ValueError(f"k must be above zero, got {k}")
-        if effort is not None and not 1 <= effort <= 1000:
-            raise ValueError(f"effort must lie in 1..1000, got {effort}")
-        order = "d, id" if effort is None else "code <~> asked.code"
-        statement = (
-            "SELECT number, id, d FROM unnest(%s::text[]) WITH ORDINALITY AS given(text, number), "
-            "LATERAL (SELECT text::bit({n}) AS code) AS asked, "
-            "LATERAL (SELECT id, (code <~> asked.code)::int AS d FROM {table} "
-            f"ORDER BY {order} LIMIT {{k}}) AS near"
-        )
-        with self._transaction() as cursor:
-            n_bits = self._known(cursor)["n_bits"]
-            asked = _check_queries(queries, n_bits)
+        k = min(checks.check_k(k), 2**62)
+        if ef_search is not None and not 1 <= ef_search <= 1000:
+            raise ValueError(f"ef_search must lie in 1..1000, got {ef_search}")
+        order = "d, id" if ef_search is None else "code <~> asked.code"
+        nearest = f"ORDER BY {order} LIMIT {{k}}) AS near"
+        with self._table.transaction() as cursor:
+            n_bits = self._table.meta(cursor).n_bits
+            codes, alone = checks.check_queries(queries, n_bits)
             count = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {k}) AS counted"
-            columns = int(self._run(cursor, count, k=int(k)).fetchone()[0])
-            if effort is not None:
-                cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(int(effort))])
+            m = int(self._table.run(cursor, count, k=k).fetchone()[0])
+            if ef_search is not None:
+                cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(ef_search)])
                 cursor.execute("SET LOCAL enable_seqscan = off")
-            distances = np.full((len(asked), columns), -1, np.int32)
-            ids = np.full((len(asked), columns), -1, np.int64)
-            for owner, found in self._ask(cursor, statement, asked, n_bits, k=int(k)):
-                found = sorted(found, key=lambda row: (row[1], row[0]))[:columns]
-                ids[owner, : len(found)] = [row[0] for row in found]
-                distances[owner, : len(found)] = [row[1] for row in found]
-        return distances, ids
+            lims, found, found_ids = self._ask(cursor, nearest, codes, n_bits, k=k)
+        m = int(np.diff(lims).max(initial=m))  # codes may have come meanwhile
+        distances = np.full((len(codes), m), -1, np.int32)
+        ids = np.full((len(codes), m), -1, np.int64)
+        is_found = np.arange(m) < np.diff(lims)[:, None]
+        distances[is_found], ids[is_found] = found, found_ids
+        return (distances[0], ids[0]) if alone else (distances, ids)
 
-    def search_radius(self, queries: ArrayLike, radius: int) -> Within:
-        """Find all codes within a distance of each query, nearest first."""
-        if radius < 0:
-            raise ValueError(f"radius must be zero or more, got {radius}")
+    def search_radius(
+        self, queries: ArrayLike, radius: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """Find all codes within a distance of each query, nearest first (range search).
+
+        Parameters
+        ----------
+        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
+        radius : int
+            The greatest distance that counts.
+
+        Returns
+        -------
+        lims : int64 array of shape (n + 1,); (2,) for one code alone
+            Query i has the entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below.
+        distances : int32 array
+        ids : int64 array
+        """
+        with self._table.transaction() as cursor:
+            n_bits = self._table.meta(cursor).n_bits
+            codes, _ = checks.check_queries(queries, n_bits)
+            radius = checks.check_radius(radius, n_bits)
+            return self._ask(cursor, ") AS near WHERE d <= {radius}", codes, n_bits, radius=radius)
+
+    def _ask(
+        self, cursor: Any, rest: str, queries: Codes, n_bits: int, **numbers: int
+    ) -> tuple[Ids, NDArray[np.int32], Ids]:
+        """Lims, distances and ids of what a statement, whose rest is given, finds for queries."""
         statement = (
-            "SELECT number, id, d FROM unnest(%s::text[]) WITH ORDINALITY AS given(text, number), "
+            "SELECT number, d, id FROM unnest(%s::text[]) WITH ORDINALITY AS given(text, number), "
             "LATERAL (SELECT text::bit({n}) AS code) AS asked, "
-            "LATERAL (SELECT id, (code <~> asked.code)::int AS d FROM {table}) AS near "
-            "WHERE d <= {radius}"
+            f"LATERAL (SELECT id, (code <~> asked.code)::int AS d FROM {{table}} {rest}"
         )
-        with self._transaction() as cursor:
-            n_bits = self._known(cursor)["n_bits"]
-            asked = _check_queries(queries, n_bits)
-            starts = np.zeros(len(asked) + 1, np.int64)
-            rows: list[tuple[int, int]] = []
-            for owner, found in self._ask(cursor, statement, asked, n_bits, radius=int(radius)):
-                starts[owner + 1] = len(found)
-                rows.extend(sorted(found, key=lambda row: (row[1], row[0])))
-        np.cumsum(starts, out=starts)
-        ids = np.array([row[0] for row in rows], np.int64)
-        return Within(starts, ids, np.array([row[1] for row in rows], np.int32))
+        found = [np.empty((0, 3), np.int64)]
+        for start in range(0, len(queries), _QUERIES):
+            some = np.unpackbits(queries[start : start + _QUERIES], axis=1, count=n_bits)
+            texts = [(line + ord("0")).tobytes().decode() for line in some]
+            rows = self._table.run(cursor, statement, texts, n=n_bits, **numbers).fetchall()
+            found.append(np.array(rows, np.int64).reshape(-1, 3) + np.array([start - 1, 0, 0]))
+        query_index, distances, ids = np.concatenate(found).T
+        return checks.sort_by_query(query_index, distances.astype(np.int32), ids, len(queries))
 
-    def build_index(self, *, links: int = 16, effort: int = 64) -> None:
-        """Build an HNSW index (pgvector's `m` and `ef_construction`) for approximate search."""
-        if not 2 <= links <= 100 or not max(4, 2 * links) <= effort <= 1000:
-            raise ValueError("links must lie in 2..100, effort in 2 * links..1000")
-        with self._transaction() as cursor:
-            self._known(cursor)
+    def build_index(self, *, m: int = 16, ef_construction: int = 64) -> None:
+        """Build an HNSW index for approximate search, with pgvector's parameters."""
+        if not 2 <= m <= 100 or not max(4, 2 * m) <= ef_construction <= 1000:
+            raise ValueError("m must lie in 2..100, ef_construction in 2 * m..1000")
+        with self._table.transaction() as cursor:
+            self._table.meta(cursor)
             statement = (
                 "CREATE INDEX ON {table} USING hnsw (code bit_hamming_ops) "
-                "WITH (m = {links}, ef_construction = {effort})"
+                "WITH (m = {m}, ef_construction = {ef_construction})"
             )
-            self._run(cursor, statement, links=links, effort=effort)
+            self._table.run(cursor, statement, m=m, ef_construction=ef_construction)
 
     # -- connection -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._table.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _connect(self) -> Any:
-        try:
-            return self._psycopg.connect(self.dsn, connect_timeout=10)
-        except self._psycopg.Error as error:
-            raise ConnectionError(f"no connection to PostgreSQL: {_line(error)}") from None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        """A cursor in a transaction, which is undone if anything fails."""
-        if self._connection.closed:
-            self._connection = self._connect()
-        try:
-            with self._connection.transaction(), self._connection.cursor() as cursor:
-                yield cursor
-        except self._psycopg.OperationalError as error:
-            raise ConnectionError(f"PostgreSQL: {_line(error)}") from error
-        except self._psycopg.Error as error:
-            raise StoreError(f"PostgreSQL: {_line(error)}") from error
-
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """Do a transaction; if the server goes away, wait for it and do it again."""
-        end, pause = time.monotonic() + self.patience, 0.2
-        while True:
-            try:
-                return work()
-            except ConnectionError:
-                if time.monotonic() + pause > end:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-
-    # -- inside ---------------------------------------------------------------------------------
-
-    def _run(self, cursor: Any, text: str, *values: Any, **numbers: int | str) -> Any:
-        """Run a statement in which {table} is the table and other names are literals; its cursor.
-
-        Values are bound. A percent sign in a name would be taken for a place to bind one.
-        """
-        table = self._sql.Identifier(self.table.replace("%", "%%"))
-        literals = {name: self._sql.Literal(value) for name, value in numbers.items()}
-        return cursor.execute(self._sql.SQL(text).format(table=table, **literals), values)
-
-    def _quoted(self, cursor: Any) -> str:
-        return str(self._sql.Identifier(self.table).as_string(cursor))
-
-    def _meta(self, cursor: Any) -> dict[str, Any] | None:
-        """What the comment of the table says; None if there is no such table."""
-        cursor.execute("SELECT to_regclass(%s)", [self._quoted(cursor)])
-        if cursor.fetchone()[0] is None:
-            return None
-        query = "SELECT obj_description(%s::regclass, 'pg_class')"
-        cursor.execute(query, [self._quoted(cursor)])
-        try:
-            meta = json.loads(cursor.fetchone()[0])["kdiffhash"]
-            return {"n_bits": int(meta["n_bits"]), "model": meta["model"]}
-        except (TypeError, ValueError, KeyError):
-            raise StoreError(f"the table {self.table!r} is not one of kdiffhash's") from None
-
-    def _known(self, cursor: Any) -> dict[str, Any]:
-        meta = self._meta(cursor)
-        if meta is None:
-            raise StoreError(f"there is no table {self.table!r}; make it with create(n_bits)")
-        return meta
-
-    def _check_meta(self, found: dict[str, Any], n_bits: int, model: str | None) -> None:
-        if found["n_bits"] != n_bits:
-            raise StoreError(
-                f"the table {self.table!r} holds codes of {found['n_bits']} bits, not {n_bits}"
-            )
-        if found["model"] != model:
-            raise StoreError(
-                f"the table {self.table!r} holds codes of another model; use another table, or "
-                "encode with the model that made them"
-            )
-
-    def _add(
-        self,
-        codes: Codes,
-        ids: NDArray[np.int64],
-        data: Sequence[Mapping[str, Any] | None] | None,
-        n_bits: int,
-    ) -> int:
-        """Add one batch; how many of its rows were not there yet."""
-        with self._transaction() as cursor:
-            try:
-                with self._connection.transaction():
-                    self._copy(cursor, self.table, codes, ids, data, n_bits)
-                return len(ids)
-            except self._psycopg.errors.UniqueViolation:
-                pass  # some of the batch is there already
-            self._stage(cursor, codes, ids, data, n_bits)
-            query = (
-                "SELECT s.id FROM kdiffhash_staged s JOIN {table} t USING (id) "
-                "WHERE s.code <> t.code LIMIT 1"
-            )
-            if other := self._run(cursor, query).fetchone():
-                raise ValueError(
-                    f"id {other[0]} is in the table with another code; use upsert to overwrite"
-                )
-            query = "INSERT INTO {table} SELECT * FROM kdiffhash_staged ON CONFLICT DO NOTHING"
-            return int(self._run(cursor, query).rowcount)
-
-    def _stage(
-        self,
-        cursor: Any,
-        codes: Codes,
-        ids: NDArray[np.int64],
-        data: Sequence[Mapping[str, Any] | None] | None,
-        n_bits: int,
-    ) -> None:
-        """Put rows into a table that lives as long as the transaction."""
-        cursor.execute("DROP TABLE IF EXISTS pg_temp.kdiffhash_staged")
-        query = "CREATE TEMP TABLE kdiffhash_staged (LIKE {table}) ON COMMIT DROP"
-        self._run(cursor, query)
-        self._copy(cursor, "kdiffhash_staged", codes, ids, data, n_bits)
-
-    def _copy(
-        self,
-        cursor: Any,
-        table: str,
-        codes: Codes,
-        ids: NDArray[np.int64],
-        data: Sequence[Mapping[str, Any] | None] | None,
-        n_bits: int,
-    ) -> None:
-        columns = "id, code" if data is None else "id, code, data"
-        statement = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT binary)")
-        with cursor.copy(statement.format(table=self._sql.Identifier(table))) as copy:
-            copy.write(_SIGNATURE)
-            copy.write(_copy_rows(codes, ids, data, n_bits))
-            copy.write(_END)
-
-    def _ask(
-        self, cursor: Any, statement: str, asked: Codes, n_bits: int, **numbers: int
-    ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Number of each query and what was found for it, as (id, distance)."""
-        for start in range(0, len(asked), _QUERIES):
-            some = np.unpackbits(asked[start : start + _QUERIES], axis=1, count=n_bits)
-            texts = [(line + ord("0")).tobytes().decode() for line in some]
-            found: list[list[tuple[int, int]]] = [[] for _ in texts]
-            for number, id_, d in self._run(cursor, statement, texts, n=n_bits, **numbers):
-                found[number - 1].append((id_, d))
-            for i, rows in enumerate(found):
-                yield start + i, rows
-
-
-def _copy_rows(
-    codes: Codes,
-    ids: NDArray[np.int64],
-    data: Sequence[Mapping[str, Any] | None] | None,
-    n_bits: int,
-) -> bytes:
-    """Rows in PostgreSQL's binary format: number of fields, then length and bytes of each."""
-    width = n_bytes(n_bits)
-    rows = np.zeros(
-        len(codes),
-        [("n", ">i2"), ("a", ">i4"), ("id", ">i8"), ("b", ">i4"), ("bits", ">i4"),
-         ("code", np.uint8, (width,))],
-    )  # fmt: skip
-    rows["n"], rows["a"], rows["b"], rows["bits"] = 2 if data is None else 3, 8, 4 + width, n_bits
-    rows["id"], rows["code"] = ids, codes
-    if data is None:
-        return rows.tobytes()
-    parts = []
-    for row, more in zip(rows, data):
-        parts.append(row.tobytes())
-        if more is None:
-            parts.append(b"\xff\xff\xff\xff")
-        else:
-            content = b"\x01" + json.dumps(more).encode()  # version of jsonb's binary form
-            parts.append(len(content).to_bytes(4, "big") + content)
-    return b"".join(parts)
-
-
-def _check_ids(ids: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(ids)
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"ids must be whole numbers, shape (n,), got {array.dtype} {array.shape}")
-    if len(np.unique(array)) < len(array):
-        raise ValueError("some ids came twice; give each code its own")
-    return array.astype(np.int64)
-
-
-def _check_queries(queries: ArrayLike, n_bits: int) -> Codes:
-    array = check_codes(queries, n_bits)
-    if array.ndim != 2:
-        raise ValueError(f"queries must be rows, shape (n, n_bytes), got shape {array.shape}")
-    return array
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().replace("\n", "; ") or type(error).__name__

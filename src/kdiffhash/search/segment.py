@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..codes import Codes, n_bytes
 
 Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
+
+_BATCH = 2**20  # rows of a segment that is made from others
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class Segment:
     def n_kept(self) -> int:
         """Rows that were not removed."""
         return self.n_rows if self.kept is None else int(np.bitwise_count(self.kept).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and listed ids."""
+        return self.blocks.nbytes + (0 if self.listed is None else self.listed.nbytes)
 
     def ids_of(self, rows: Ids) -> Ids:
         """Ids of some rows."""
@@ -132,6 +140,88 @@ def join(a: Segment, b: Segment) -> Segment:
         np.concatenate([segment.words_of(r) for segment, r in zip((a, b), rows)]),
         np.concatenate([segment.ids_of(r) for segment, r in zip((a, b), rows)]),
     )
+
+
+def with_rows(segments: list[Segment], segment: Segment) -> list[Segment]:
+    """Segments and one more, joined with others in memory that are not much larger."""
+    segments = list(segments)
+    while (
+        segments
+        and segments[-1].n_rows <= min(2 * segment.n_rows, _BATCH)
+        and not (segments[-1].mapped or segment.mapped)
+    ):
+        segment = join(segments.pop(), segment)
+    return [*segments, segment]
+
+
+def without_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
+    """Segments in which some ids count no more."""
+    left = []
+    for segment in segments:
+        rows = segment.rows_of(ids)
+        if np.any(rows >= 0):
+            segment = segment.without(rows[rows >= 0])
+        if segment.n_kept:
+            left.append(segment)
+    return left
+
+
+def only_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
+    """Segments in which only the rows of some ids, which rise, count."""
+    chosen = []
+    for segment in segments:
+        rows = segment.rows_of(ids)
+        rows = rows[rows >= 0]
+        if not len(rows):
+            continue
+        if 2 * len(rows) < segment.n_rows:  # quicker to copy than to pass over the others
+            chosen.append(make_segment(segment.words_of(rows), segment.ids_of(rows)))
+        else:
+            bits = np.zeros(segment.n_rows, bool)
+            bits[rows] = True
+            chosen.append(replace(segment, kept=np.packbits(bits, bitorder="little")))
+    return chosen
+
+
+def in_batches(
+    segments: list[Segment], number: int = 0, of: int = 1, size: int = _BATCH
+) -> Iterator[Segment]:
+    """The kept rows as new segments of a good size; or one of `of` shares of about as many rows."""
+    n_rows = sum(segment.n_rows for segment in segments)
+    first, last = n_rows * number // of, n_rows * (number + 1) // of
+    words: list[Words] = []
+    ids: list[Ids] = []
+    for segment in segments:
+        for start in range(max(first, 0), min(last, segment.n_rows), size):
+            rows = segment.kept_rows(start, min(start + size, last, segment.n_rows))
+            words.append(segment.words_of(rows))
+            ids.append(segment.ids_of(rows))
+            if sum(map(len, ids)) >= size:
+                yield make_segment(np.concatenate(words), np.concatenate(ids))
+                words, ids = [], []
+        first, last = first - segment.n_rows, last - segment.n_rows
+    if sum(map(len, ids)):
+        yield make_segment(np.concatenate(words), np.concatenate(ids))
+
+
+def are_stored(segments: list[Segment], ids: Ids) -> NDArray[np.bool_]:
+    """Which of some ids are there."""
+    found = np.zeros(len(ids), bool)
+    for segment in segments:
+        found |= segment.rows_of(ids) >= 0
+    return found
+
+
+def words_by_id(segments: list[Segment], n_bits: int, ids: Ids) -> tuple[Words, NDArray[np.bool_]]:
+    """Codes by ids, as words, and which of the ids are there."""
+    words = np.zeros((len(ids), n_words(n_bits)), np.uint64)
+    found = np.zeros(len(ids), bool)
+    for segment in segments:
+        rows = segment.rows_of(ids)
+        here = rows >= 0
+        words[here] = segment.words_of(rows[here])
+        found |= here
+    return words, found
 
 
 def n_words(n_bits: int) -> int:

@@ -47,6 +47,13 @@ def within(
             yield owners, segment.ids_of(rows), distances
 
 
+def concatenate(found: Iterator[Found]) -> Found:
+    """What was found in batches, as three arrays."""
+    batches = [*found, (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))]
+    first, second, distances = zip(*batches)
+    return np.concatenate(first), np.concatenate(second), np.concatenate(distances)
+
+
 def pairs_within(
     segments: list[Segment], radius: int, n_bits: int, n_jobs: int | None
 ) -> Iterator[Found]:

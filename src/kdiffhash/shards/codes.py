@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -75,9 +75,9 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     folder.mkdir(exist_ok=True)
     for other in sorted(set(folder.glob("*.npy")) - set(targets)):
         raise ValueError(f"{other} belongs to none of the shards, and would shift ids; remove it")
-    record = {"model": fingerprint(hasher), "bits": hasher.n_bits_}
+    record = Record(fingerprint(hasher), hasher.n_bits_)
     path = folder / _RECORD
-    if path.exists() and _read(path) != record:
+    if path.exists() and read_record(folder) != record:
         raise ValueError(
             f"{folder} has codes of another model or length; choose another folder, or remove it"
         )
@@ -85,17 +85,27 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
         if any(target.exists() for target in targets):
             raise ValueError(f"{folder} has files of these names that are not known to be codes")
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(record))
+            temporary.write_text(json.dumps(record._asdict()))
     return [
         (file, target) for file, target in zip(rows.files, targets) if not _is_done(file, target)
     ]
 
 
-def _read(path: Path) -> Any:
+class Record(NamedTuple):
+    """What a folder of codes tells of them: the fingerprint of their model, and their length."""
+
+    model: str | None
+    bits: int | None
+
+
+def read_record(folder: Path | None) -> Record:
+    """What a folder tells of the codes in it; a file, or codes from elsewhere, tell nothing."""
+    path = None if folder is None else folder / _RECORD
     try:
-        return json.loads(path.read_text())
-    except ValueError:
-        return None
+        found = json.loads(path.read_text()) if path is not None and path.is_file() else {}
+        return Record(found.get("model"), found.get("bits"))
+    except (ValueError, AttributeError):
+        return Record(None, None)
 
 
 def _is_done(file: Shard, target: Path) -> bool:

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import Codes
-from ..model_file import fingerprint, load
+from ..model_file import fingerprint, is_same_model, load
 from ..search import HammingIndex
 from ..search.match import match_codes
 from .features import HashedFeatures, HashedSIFT
@@ -176,11 +176,7 @@ class PhotoIndex:
         if is_other and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise ValueError(f"{self.folder} is a folder of something else; name a new one")
         self.folder.mkdir(parents=True, exist_ok=True)
-        n_bits = self.features.model.n_bits_
-        with (
-            self._open_lines(new=True) as lines,
-            HammingIndex.open(self._codes, "a", n_bits=n_bits) as codes,
-        ):
+        with self._open_lines(new=True) as lines, self._open_codes("a") as codes:
             ids = _repair(codes, lines)
             known = {
                 path: (number, (size, changed))
@@ -243,7 +239,7 @@ class PhotoIndex:
         photo = query if isinstance(query, Photo) else self._read(query)
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: nothing in it stands out")
-        with self._open_lines() as lines, HammingIndex.open(self._codes) as codes:
+        with self._open_lines() as lines, self._open_codes() as codes:
             where = "SELECT path, points FROM photos WHERE number = ?"
             numbers = [number for (number,) in lines.execute("SELECT number FROM photos")]
             ranked = _votes(codes, photo.codes, set(numbers), n_jobs)[:best]
@@ -265,9 +261,10 @@ class PhotoIndex:
         with self._open_lines() as lines:
             return int(lines.execute("SELECT count(*) FROM photos").fetchone()[0])
 
-    @property
-    def _codes(self) -> Path:
-        return self.folder / "codes.index"
+    def _open_codes(self, mode: Literal["r", "a"] = "r") -> HammingIndex:
+        model = self.features.model
+        path = self.folder / "codes.index"
+        return HammingIndex.open(path, mode, n_bits=model.n_bits_, model=model)
 
     def _read(self, path: str | os.PathLike[str]) -> Photo:
         photo = read_photo(path, self.features, self.size)
@@ -299,9 +296,12 @@ class PhotoIndex:
                     )
             there = dict(lines.execute("SELECT name, value FROM settings"))
             for name, value in settings.items():
-                if there.get(name) != value:
+                known = there.get(name)
+                if name == "model" and known and is_same_model(self.features.model, known):
+                    continue
+                if known != value:
                     raise ValueError(
-                        f"{self.folder} was made with another {name} ({there.get(name)}, now "
+                        f"{self.folder} was made with another {name} ({known}, now "
                         f"{value}); use the same, or make a new index"
                     )
             if new and not (self.folder / _MODEL).exists():

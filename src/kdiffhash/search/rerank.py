@@ -1,0 +1,55 @@
+"""Re-ranking: neighbours of a query ordered by its real projections instead of its bits."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._numba.rerank import weigh_differing
+from ..parallel import run_tiles
+from .segment import Ids, Segment, words_by_id
+
+
+def check_projections(projections: ArrayLike, n: int, n_bits: int) -> NDArray[np.float32]:
+    """Return the projections of n queries as float32, shape (n, n_bits)."""
+    array = np.ascontiguousarray(np.atleast_2d(np.asarray(projections, np.float32)))
+    if array.shape != (n, n_bits):
+        raise ValueError(
+            f"rerank_projections must have shape ({n}, {n_bits}), got {np.shape(projections)}; "
+            "use hasher.project(rows) on the same rows as the queries"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError("rerank_projections must be finite numbers")
+    return array
+
+
+def check_factor(factor: int) -> int:
+    """Return a factor on k."""
+    if not isinstance(factor, int | np.integer) or factor < 1:
+        raise ValueError(f"rerank_factor must be a whole number above zero, got {factor!r}")
+    return int(factor)
+
+
+def rerank(
+    segments: list[Segment],
+    projections: NDArray[np.float32],
+    ids: Ids,
+    k: int,
+    n_jobs: int | None,
+) -> tuple[NDArray[np.float32], Ids]:
+    """The k of some ids of each query whose differing bits have the least projections."""
+    n, many = ids.shape
+    distances, chosen = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+
+    def work(start: int, stop: int) -> None:
+        some = ids[start:stop]
+        words, _ = words_by_id(segments, projections.shape[1], some.reshape(-1))
+        weights = np.empty(some.shape, np.float32)
+        weigh_differing(words.reshape(*some.shape, -1), projections[start:stop], weights)
+        order = np.lexsort((some, weights))[:, :k]
+        distances[start:stop] = np.take_along_axis(weights, order, axis=1)
+        chosen[start:stop] = np.take_along_axis(some, order, axis=1)
+
+    if n and many:
+        run_tiles(lambda: work, n, 64, n_jobs)
+    return distances, chosen
