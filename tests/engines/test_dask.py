@@ -271,6 +271,17 @@ def test_the_command_line_on_a_cluster(cluster, data, folder, tmp_path, command,
     np.testing.assert_array_equal(found["distances"], expected[0])
     np.testing.assert_array_equal(found["ids"], expected[1])
 
+    near = ["index", "radius", "codes", "queries.npy", "-r", 3, "-o", "near.npz"]
+    command(*near, "--cluster", address, "--json")
+    found = np.load(tmp_path / "near.npz")
+    for name, array in zip(
+        ("lims", "distances", "ids"), HammingIndex(codes).search_radius(codes[:40], 3)
+    ):
+        np.testing.assert_array_equal(found[name], array)
+    small(LDAHash, n_bits=32).fit(X, data[1]).save(tmp_path / "other")
+    other = command(*near, "--cluster", address, "--model", "other", fail=True)
+    assert "codes holds codes of another model" in other
+
     nowhere = ("--cluster", "tcp://127.0.0.1:9")
     assert "no Dask scheduler" in command(*search, *nowhere, fail=True)
     wrong = ["encode", "together", folder, "-o", "codes.npy", "--cluster", address]

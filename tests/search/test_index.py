@@ -286,7 +286,10 @@ QUERY = np.zeros((1, 8), np.uint8)
         (lambda x: x.pairs_within(0.5), "whole number"),
         (lambda x: x.search(QUERY, 1, rerank_projections=np.zeros((1, 3))), "shape"),
         (lambda x: x.search(QUERY, 1, rerank_projections=np.full((1, 64), np.nan)), "finite"),
-        (lambda x: x.search(QUERY, 1, rerank_factor=0), "rerank_factor"),
+        (
+            lambda x: x.search(QUERY, rerank_projections=np.zeros((1, 64)), rerank_factor=0),
+            "rerank_factor",
+        ),
         (lambda _: HammingIndex(), "n_bits"),
         (lambda _: HammingIndex(n_bits=0), "1 to 4096"),
         (lambda _: HammingIndex(n_bits=4097), "1 to 4096"),

@@ -33,34 +33,35 @@ def code_blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]
             advance(len(some))
 
 
-def model_of(paths: list[Path], model: Path | None, n_bits: int | None = None) -> Any:
-    """The model that made codes: from its file, or as the folders of codes tell; None if neither.
+def bits_and_model(paths: list[Path], model: Path | None, bits: int | None) -> tuple[int, Any]:
+    """Length and model of codes, from the model's file or as their folders tell; None if neither.
 
-    A model that makes longer codes than `n_bits` is shortened. Folders of another one are refused.
+    A model that makes longer codes is shortened. Codes of different models are refused.
     """
     from .. import load
+    from ..codes import n_bytes
     from ..search.checks import check_model
     from ..shards.codes import read_record
 
-    found: Any = None if model is None else load(model)
-    if found is not None and n_bits is not None and n_bits < found.n_bits_:
-        found = found.truncate(n_bits)
+    made_by: Any = None if model is None else load(model)
+    if bits is None:
+        width, known = code_width(paths[0]), read_record(paths[0]).bits or 0
+        known = known if made_by is None else made_by.n_bits_
+        bits = known if n_bytes(known) == width else 8 * width
+    if made_by is not None and bits < made_by.n_bits_:
+        made_by = made_by.truncate(bits)
     for path in paths:
         stored = read_record(path).model
-        check_model(stored, found, path)
-        found = stored if found is None else found
-    return found
+        check_model(stored, made_by, path)
+        made_by = stored if made_by is None else made_by
+    return bits, made_by
 
 
-def code_bits(path: Path, model: Path | None) -> int:
-    """Length of the codes in a file or folder: as the folder tells, or as the model makes them."""
-    from .. import load
-    from ..codes import n_bytes
-    from ..shards.codes import read_record
+def refuse_other_model(store: Any, where: Any, paths: list[Path], model: Path | None) -> None:
+    """Refuse codes, or queries, that are known to be of another model than those of a store."""
+    from ..search.checks import check_model
 
-    width = code_width(path)
-    bits = read_record(path).bits or (8 * width if model is None else load(model).n_bits_)
-    return bits if n_bytes(bits) == width else 8 * width
+    check_model(store.model, bits_and_model(paths, model, store.n_bits)[1], where)
 
 
 def check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:

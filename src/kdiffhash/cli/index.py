@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,12 +12,12 @@ import typer
 
 from .cluster import Cluster, on_cluster
 from .codes import (
+    bits_and_model,
     check_out,
-    code_bits,
     code_blocks,
     code_count,
     code_width,
-    model_of,
+    refuse_other_model,
     tell,
     tell_nearest,
 )
@@ -67,8 +69,7 @@ def build(
     if out.exists():
         raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
     start = time.perf_counter()
-    n_bits = bits or code_bits(codes[0], model)
-    made_by = model_of(codes, model, n_bits)
+    n_bits, made_by = bits_and_model(codes, model, bits)
     with changing(out), replacing(out) as temporary:
         try:
             with HammingIndex.open(temporary, "a", n_bits=n_bits, model=made_by) as index:
@@ -90,11 +91,10 @@ def add(
 ) -> None:
     """Add codes to an index, in batches that are there for good or not at all."""
     from .. import HammingIndex
-    from ..search.checks import check_model
     from .output import show
 
     with HammingIndex.open(path, "a") as index:
-        check_model(index.model, model_of(codes, model, index.n_bits), path)
+        refuse_other_model(index, path, codes, model)
         n = _add_all(index, codes, ids, as_json)
         show({"index": str(path), "added": n, "codes": len(index)}, as_json)
 
@@ -121,58 +121,52 @@ def search(
 
     On a cluster, INDEX may also be codes: a file or a folder.
     """
-    from .. import HammingIndex
     from ..files import open_npy
-    from ..search.checks import check_model
 
     check_out(out)
-    if cluster is not None:
-        if allowed is not None or rerank_projections is not None:
-            raise ValueError("--allowed and --rerank-projections do not go with --cluster")
-        _search_on_cluster(cluster, path, queries, k, model, out, as_json)
-        return
-    if path.is_dir():
-        raise ValueError(
-            f"{path} is a folder; make an index file of its codes (kdiffhash index build), or "
-            "search them on a cluster (--cluster local)"
-        )
-    chosen = None if allowed is None else open_npy(allowed)
+    if cluster is not None and (allowed is not None or rerank_projections is not None):
+        raise ValueError("--allowed and --rerank-projections do not go with --cluster")
+    options: dict[str, Any] = {} if cluster is not None else {"n_jobs": jobs}
+    if allowed is not None:
+        options["allowed"] = open_npy(allowed)
     projections = None if rerank_projections is None else open_npy(rerank_projections)
     if projections is not None and len(projections) != (n := code_count(queries)):
         raise ValueError(f"{rerank_projections} must have one row for each of {n} queries")
     found: list[tuple[Any, Any]] = []
     done = 0
-    with HammingIndex.open(path) as index:
-        check_model(index.model, model_of([queries], model, index.n_bits), path)
+    with _opened(path, queries, model, cluster) as index:
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
-            options: dict[str, Any] = {"allowed": chosen, "n_jobs": jobs}
             if projections is not None:
                 some = projections[done : done + len(block)]
                 options |= {"rerank_projections": some, "rerank_factor": rerank_factor}
             found.append(index.search(block, k, **options))
             done += len(block)
-        n_codes = len(index)
-    tell_nearest({"index": str(path), "codes": n_codes}, found, queries, out, as_json)
-
-
-def _search_on_cluster(
-    cluster: str,
-    path: Path,
-    queries: Path,
-    k: int,
-    model: Path | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    from ..engines.dask import ClusterIndex
-    from ..search.checks import check_model
-
-    with on_cluster(cluster) as client, ClusterIndex(path, client=client) as index:
-        check_model(index.model, model_of([queries], model, index.n_bits), path)
-        blocks = code_blocks(queries, _QUERIES, "searching", as_json)
-        found = [index.search(block, k) for block in blocks]
-        summary = {"index": str(path), "codes": len(index), "workers": len(client.nthreads())}
+        summary = {"index": str(path), "codes": len(index)}
     tell_nearest(summary, found, queries, out, as_json)
+
+
+@contextmanager
+def _opened(
+    path: Path, queries: Path, model: Path | None, cluster: str | None = None
+) -> Iterator[Any]:
+    """The index, in its file or on a cluster; queries of another model are refused."""
+    with ExitStack() as stack:
+        if cluster is not None:
+            from ..engines.dask import ClusterIndex
+
+            client = stack.enter_context(on_cluster(cluster))
+            index: Any = stack.enter_context(ClusterIndex(path, client=client))
+        elif path.is_dir():
+            raise ValueError(
+                f"{path} is a folder; make an index file of its codes (kdiffhash index build), or "
+                "search them on a cluster (--cluster local)"
+            )
+        else:
+            from .. import HammingIndex
+
+            index = stack.enter_context(HammingIndex.open(path))
+        refuse_other_model(index, path, [queries], model)
+        yield index
 
 
 @app.command()
@@ -183,22 +177,23 @@ def radius(
     out: Out = None,
     model: ModelOfCodes = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Find all codes within a distance of each query: lims, distances and ids, as .npz."""
+    """Find all codes within a distance of each query: lims, distances and ids, as .npz.
+
+    On a cluster, INDEX may also be codes: a file or a folder.
+    """
     import numpy as np
 
-    from .. import HammingIndex
-    from ..search.checks import check_model
-
     check_out(out, (".npz",))
+    options = {} if cluster is not None else {"n_jobs": jobs}
     lims: list[Any] = [np.zeros(1, np.int64)]
     distances: list[Any] = [np.empty(0, np.int32)]
     ids: list[Any] = [np.empty(0, np.int64)]
-    with HammingIndex.open(path) as index:
-        check_model(index.model, model_of([queries], model, index.n_bits), path)
+    with _opened(path, queries, model, cluster) as index:
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
-            found = index.search_radius(block, radius, n_jobs=jobs)
+            found = index.search_radius(block, radius, **options)
             lims.append(found[0][1:] + lims[-1][-1])
             distances.append(found[1])
             ids.append(found[2])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .codes import check_out, code_bits, code_blocks, model_of, tell_nearest
+from .codes import bits_and_model, check_out, code_blocks, refuse_other_model, tell_nearest
 from .options import Json, ModelOfCodes
 
 app = typer.Typer(
@@ -48,8 +48,7 @@ def import_codes(
     from ..files import open_npy
     from .output import show
 
-    n_bits = bits or code_bits(codes, model)
-    made_by = model_of([codes], model, n_bits)
+    n_bits, made_by = bits_and_model([codes], model, bits)
     chosen = None if ids is None else open_npy(ids)
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
@@ -85,12 +84,11 @@ def search(
 ) -> None:
     """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
     from ..engines.postgres import PostgresStore
-    from ..search.checks import check_model
 
     check_out(out)
     found: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
-        check_model(store.model, model_of([queries], model, store.n_bits), f"the table {table!r}")
+        refuse_other_model(store, f"the table {table!r}", [queries], model)
         for block in code_blocks(queries, _QUERIES, "searching", as_json):
             found.append(store.search(block, k, ef_search=ef_search))
     tell_nearest({"table": table}, found, queries, out, as_json)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..codes import Codes
 from ..search import checks
 from ..search.segment import Ids
-from .postgres_table import Data, StoreError, Table
+from .postgres_table import Data, Meta, StoreError, Table
 
 if TYPE_CHECKING:
     from ..search.checks import Model
@@ -92,40 +92,36 @@ class PostgresStore:
 
     def drop(self) -> None:
         """Remove the table and all that is in it."""
-        with self._table.transaction() as cursor:
-            self._table.meta(cursor)
+        with self._table.opened() as (cursor, _):
             self._table.run(cursor, "DROP TABLE {table}")
 
     @property
     def n_bits(self) -> int:
         """Length of the codes."""
-        with self._table.transaction() as cursor:
-            return self._table.meta(cursor).n_bits
+        with self._table.opened() as (_, meta):
+            return meta.n_bits
 
     @property
     def model(self) -> str | None:
         """Fingerprint of the model that made the codes; None where it is not known."""
-        with self._table.transaction() as cursor:
-            return self._table.meta(cursor).model
+        with self._table.opened() as (_, meta):
+            return meta.model
 
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, rising."""
-        with self._table.transaction() as cursor:
-            self._table.meta(cursor)
+        with self._table.opened() as (cursor, _):
             found = self._table.run(cursor, "SELECT id FROM {table} ORDER BY id").fetchall()
         return np.array(found, np.int64).reshape(-1)
 
     def __len__(self) -> int:
         """Number of codes."""
-        with self._table.transaction() as cursor:
-            self._table.meta(cursor)
+        with self._table.opened() as (cursor, _):
             return int(self._table.run(cursor, "SELECT count(*) FROM {table}").fetchone()[0])
 
     def info(self) -> dict[str, Any]:
         """What the table holds: number and length of codes, the model, bytes, an HNSW index."""
-        with self._table.transaction() as cursor:
-            n_bits, model = self._table.meta(cursor)
+        with self._table.opened() as (cursor, (n_bits, model)):
             (n,) = self._table.run(cursor, "SELECT count(*) FROM {table}").fetchone()
             name = [self._table.quoted(cursor)]
             (size,) = cursor.execute("SELECT pg_total_relation_size(%s::regclass)", name).fetchone()
@@ -148,37 +144,28 @@ class PostgresStore:
         *,
         model: Model | None = None,
     ) -> NDArray[np.int64]:
-        """Add codes in one transaction.
+        """Add codes in one transaction, and return their ids; see `CodeStore.add`.
 
         Parameters
         ----------
-        codes : uint8 array of shape (n, n_bytes)
-        ids : int array of shape (n,), optional
-            None of them may be in the table yet. By default they follow the highest that is.
+        codes, ids
+            By default ids follow the highest that is in the table.
         data : sequence of n mappings, optional
             What else to keep, as JSON.
         model : BaseHasher or str, optional
             The model that made the codes, or its fingerprint; another one than that of the table
             is refused.
-
-        Returns
-        -------
-        ids : int64 array of shape (n,)
         """
-        with self._table.transaction() as cursor:
-            array, n_bits = self._check_new(cursor, codes, data, model)
-            if ids is None:
-                self._table.run(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
-                query = "SELECT greatest(max(id), -1) + 1 FROM {table}"
-                next_id = self._table.run(cursor, query).fetchone()[0]
-                chosen = checks.following_ids(next_id, len(array))
-            else:
-                chosen = checks.check_new_ids(ids, len(array))
-            if not self._table.copy_new(cursor, array, chosen, data, n_bits):
+        with self._table.opened() as (cursor, meta):
+            array = self._check_new(codes, data, meta, model)
+            self._table.run(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+            query = "SELECT greatest(max(id), -1) + 1 FROM {table}"
+            next_id = int(self._table.run(cursor, query).fetchone()[0])
+            chosen = checks.check_new_ids(ids, len(array), next_id)
+            if not self._table.copy_new(cursor, array, chosen, data, meta.n_bits):
                 query = "SELECT id FROM {table} WHERE id = ANY(%s)"
                 there = self._table.run(cursor, query, chosen.tolist()).fetchall()
                 checks.refuse_stored(chosen[np.isin(chosen, there)])
-                raise StoreError(f"{self._where} was changed meanwhile; try again")
         return chosen
 
     def import_codes(
@@ -195,33 +182,27 @@ class PostgresStore:
         Each batch of 50,000 is one transaction. Codes that are there already, from an earlier run
         of the same import, are left as they are. If the server goes away, it is waited for.
 
+        An id that is there with another code is a `ValueError`; `upsert` overwrites.
+
         Parameters
         ----------
-        codes : uint8 array of shape (n, n_bytes)
-            May be memory-mapped.
-        ids : int array of shape (n,)
-        data, model
-            See `add`.
+        codes, ids, data, model
+            See `add`. Codes may be memory-mapped.
         advance : callable, optional
             Called with the number of rows that are done.
 
         Returns
         -------
         added, there_before : int
-
-        Raises
-        ------
-        ValueError
-            If an id is there with another code. Use `upsert` to overwrite.
         """
-        with self._table.transaction() as cursor:
-            array, n_bits = self._check_new(cursor, codes, data, model)
+        with self._table.opened() as (_, meta):
+            array = self._check_new(codes, data, meta, model)
         chosen = checks.check_new_ids(ids, len(array))
         added = 0
         for start in range(0, len(chosen), _BATCH):
             some = slice(start, start + _BATCH)
             batch = (array[some], chosen[some], None if data is None else data[some])
-            added += self._table.patiently(partial(self._add_batch, *batch, n_bits))
+            added += self._table.patiently(partial(self._add_batch, *batch, meta.n_bits))
             advance(len(batch[0]))
         return Imported(added, len(chosen) - added)
 
@@ -251,10 +232,10 @@ class PostgresStore:
         model: Model | None = None,
     ) -> None:
         """Add codes, or put them in the place of those with the same ids, in one transaction."""
-        with self._table.transaction() as cursor:
-            array, n_bits = self._check_new(cursor, codes, data, model)
+        with self._table.opened() as (cursor, meta):
+            array = self._check_new(codes, data, meta, model)
             chosen = checks.check_new_ids(ids, len(array))
-            self._table.stage(cursor, array, chosen, data, n_bits)
+            self._table.stage(cursor, array, chosen, data, meta.n_bits)
             statement = (
                 "INSERT INTO {table} SELECT * FROM kdiffhash_staged "
                 "ON CONFLICT (id) DO UPDATE SET code = excluded.code, data = excluded.data"
@@ -264,23 +245,13 @@ class PostgresStore:
     def remove(self, ids: ArrayLike) -> None:
         """Remove codes by their ids (or one id), all of which must be there."""
         chosen = checks.check_ids(ids)
-        with self._table.transaction() as cursor:
-            self._table.meta(cursor)
+        with self._table.opened() as (cursor, _):
             statement = "DELETE FROM {table} WHERE id = ANY(%s) RETURNING id"
             gone = self._table.run(cursor, statement, chosen.tolist()).fetchall()
             checks.refuse_missing(chosen[~np.isin(chosen, gone)])
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids, all of which must be there.
-
-        Parameters
-        ----------
-        ids : int array of shape (n,), or one int
-
-        Returns
-        -------
-        codes : uint8 array of shape (n, n_bytes); (n_bytes,) for one id alone
-        """
+        """Return codes by their ids; see `CodeStore.get`."""
         texts, n_bits = self._column("code::text", ids)
         bits = np.array([np.frombuffer(text.encode(), np.uint8) for text in texts], np.uint8)
         codes = np.packbits(bits.reshape(len(texts), n_bits) == ord("1"), axis=1)
@@ -293,53 +264,43 @@ class PostgresStore:
     def _column(self, column: str, ids: ArrayLike) -> tuple[list[Any], int]:
         """The values of a column by ids, and the length of the codes."""
         chosen = checks.check_ids(ids)
-        with self._table.transaction() as cursor:
-            n_bits = self._table.meta(cursor).n_bits
+        with self._table.opened() as (cursor, (n_bits, _)):
             query = f"SELECT id, {column} FROM {{table}} WHERE id = ANY(%s)"
             rows = dict(self._table.run(cursor, query, chosen.tolist()).fetchall())
         checks.refuse_missing(chosen[[i not in rows for i in chosen.tolist()]])
         return [rows[i] for i in chosen.tolist()], n_bits
 
     def _check_new(
-        self, cursor: Any, codes: ArrayLike, data: Data | None, model: Model | None
-    ) -> tuple[Codes, int]:
-        """New codes, checked against the table, and their length."""
-        n_bits, stored = self._table.meta(cursor)
-        checks.check_model(stored, model, self._where)
-        array = checks.check_rows(codes, n_bits)
+        self, codes: ArrayLike, data: Data | None, meta: Meta, model: Model | None
+    ) -> Codes:
+        """Return new codes that fit the table."""
+        checks.check_model(meta.model, model, self._where)
+        array = checks.check_rows(codes, meta.n_bits)
         if data is not None and len(data) != len(array):
             raise ValueError(f"{len(array)} codes came with data for {len(data)}")
-        return array, n_bits
+        return array
 
     # -- searching ------------------------------------------------------------------------------
 
     def search(
         self, queries: ArrayLike, k: int = 10, *, ef_search: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Find the k nearest codes of each query; equal distances by the lower id.
+        """Find the k nearest codes of each query: distances and ids; see `CodeStore.search`.
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        k : int
+        queries, k
         ef_search : int, optional
             Use the HNSW index that `build_index` made, looking at so many candidates (up to 1000).
-            It may miss some. By default the search is exact.
-
-        Returns
-        -------
-        distances : int32 array of shape (n, m); (m,) for one code alone
-            m is k, or the number of codes if that is less. An approximate search that finds fewer
-            fills up with -1.
-        ids : int64 array of the same shape
+            It may miss some; where it finds fewer than k, -1 fills up distances and ids. By default
+            the search is exact.
         """
         k = min(checks.check_k(k), 2**62)
         if ef_search is not None and not 1 <= ef_search <= 1000:
             raise ValueError(f"ef_search must lie in 1..1000, got {ef_search}")
         order = "d, id" if ef_search is None else "code <~> asked.code"
         nearest = f"ORDER BY {order} LIMIT {{k}}) AS near"
-        with self._table.transaction() as cursor:
-            n_bits = self._table.meta(cursor).n_bits
+        with self._table.opened() as (cursor, (n_bits, _)):
             codes, alone = checks.check_queries(queries, n_bits)
             count = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {k}) AS counted"
             m = int(self._table.run(cursor, count, k=k).fetchone()[0])
@@ -357,23 +318,8 @@ class PostgresStore:
     def search_radius(
         self, queries: ArrayLike, radius: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a distance of each query, nearest first (range search).
-
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        radius : int
-            The greatest distance that counts.
-
-        Returns
-        -------
-        lims : int64 array of shape (n + 1,); (2,) for one code alone
-            Query i has the entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below.
-        distances : int32 array
-        ids : int64 array
-        """
-        with self._table.transaction() as cursor:
-            n_bits = self._table.meta(cursor).n_bits
+        """Find all codes within a radius: lims, distances, ids; see `CodeStore.search_radius`."""
+        with self._table.opened() as (cursor, (n_bits, _)):
             codes, _ = checks.check_queries(queries, n_bits)
             radius = checks.check_radius(radius, n_bits)
             return self._ask(cursor, ") AS near WHERE d <= {radius}", codes, n_bits, radius=radius)
@@ -400,8 +346,7 @@ class PostgresStore:
         """Build an HNSW index for approximate search, with pgvector's parameters."""
         if not 2 <= m <= 100 or not max(4, 2 * m) <= ef_construction <= 1000:
             raise ValueError("m must lie in 2..100, ef_construction in 2 * m..1000")
-        with self._table.transaction() as cursor:
-            self._table.meta(cursor)
+        with self._table.opened() as (cursor, _):
             statement = (
                 "CREATE INDEX ON {table} USING hnsw (code bit_hamming_ops) "
                 "WITH (m = {m}, ef_construction = {ef_construction})"

@@ -109,12 +109,14 @@ class Table:
         except (TypeError, ValueError, KeyError):
             raise StoreError(f"the table {self.name!r} is not one of kdiffhash's") from None
 
-    def meta(self, cursor: Any) -> Meta:
-        """What the comment of the table, which must be there, says."""
-        meta = self.find(cursor)
-        if meta is None:
-            raise StoreError(f"there is no table {self.name!r}; make it with create(n_bits)")
-        return meta
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Any, Meta]]:
+        """A cursor in a transaction, and what the comment of the table says; it must be there."""
+        with self.transaction() as cursor:
+            meta = self.find(cursor)
+            if meta is None:
+                raise StoreError(f"there is no table {self.name!r}; make it with create(n_bits)")
+            yield cursor, meta
 
     # -- rows in --------------------------------------------------------------------------------
 

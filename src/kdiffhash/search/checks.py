@@ -51,8 +51,12 @@ def check_ids(ids: ArrayLike) -> Ids:
     return np.atleast_1d(array).astype(np.int64)
 
 
-def check_new_ids(ids: ArrayLike, n: int) -> Ids:
-    """Return ids for n new codes, each of which comes once."""
+def check_new_ids(ids: ArrayLike | None, n: int, next_id: int = 0) -> Ids:
+    """Return ids for n new codes, each of which comes once; without any, from `next_id` on."""
+    if ids is None:
+        if next_id + n > 2**63 - 1:
+            raise ValueError("there are no ids left above the highest; give ids")
+        return np.arange(next_id, next_id + n, dtype=np.int64)
     chosen = check_ids(ids)
     if len(chosen) != n:
         raise ValueError(f"{n} codes came with {len(chosen)} ids; give one for each")
@@ -61,13 +65,6 @@ def check_new_ids(ids: ArrayLike, n: int) -> Ids:
     if n and chosen.max() == 2**63 - 1:
         raise ValueError(f"ids must be below {2**63 - 1}")
     return chosen
-
-
-def following_ids(next_id: int, n: int) -> Ids:
-    """Return n ids from `next_id` on."""
-    if next_id + n > 2**63 - 1:
-        raise ValueError("there are no ids left above the highest; give ids")
-    return np.arange(next_id, next_id + n, dtype=np.int64)
 
 
 def refuse_stored(ids: Ids) -> None:

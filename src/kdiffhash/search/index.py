@@ -14,10 +14,10 @@ from ..codes import Codes, as_words
 from . import checks, passes, tables
 from .index_file import IndexFile, write_file
 from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
-from .rerank import check_factor, check_projections, rerank
+from .rerank import check_rerank, rerank
 from .segment import (
+    Ids,
     Segment,
-    are_stored,
     in_batches,
     make_segment,
     only_ids,
@@ -251,30 +251,22 @@ class HammingIndex:
     def add(
         self, codes: ArrayLike, ids: ArrayLike | None = None, *, model: Model | None = None
     ) -> NDArray[np.int64]:
-        """Add codes, all or none.
+        """Add codes, all or none, and return their ids; see `CodeStore.add`.
 
         Parameters
         ----------
-        codes : uint8 array of shape (n, n_bytes)
-        ids : int array of shape (n,), optional
-            None of them may be in the index yet. By default they follow the highest id that the
-            index ever had.
+        codes, ids
+            By default ids follow the highest that the index ever had.
         model : BaseHasher or str, optional
             The model that made the codes, or its fingerprint; another one than that of the index
             is refused.
-
-        Returns
-        -------
-        ids : int64 array of shape (n,)
         """
         array = checks.check_rows(codes, self.n_bits)
         checks.check_model(self.model, model, "the index")
         with self._changing:
-            if ids is None:
-                chosen = checks.following_ids(self._next_id, len(array))
-            else:
-                chosen = checks.check_new_ids(ids, len(array))
-                checks.refuse_stored(chosen[are_stored(self._segments, chosen)])
+            chosen = checks.check_new_ids(ids, len(array), self._next_id)
+            if ids is not None:
+                checks.refuse_stored(chosen[self._stored(chosen)])
             if not len(array):
                 return chosen
             segment = make_segment(as_words(array), chosen)
@@ -290,7 +282,7 @@ class HammingIndex:
         """Remove codes by their ids (or one id), all of which must be there."""
         chosen = checks.check_ids(ids)
         with self._changing:
-            checks.refuse_missing(chosen[~are_stored(self._segments, chosen)])
+            checks.refuse_missing(chosen[~self._stored(chosen)])
             if not len(chosen):
                 return
             if self._file is not None:
@@ -300,16 +292,7 @@ class HammingIndex:
                 self._segments = without_ids(self._segments, chosen)
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids, all of which must be there.
-
-        Parameters
-        ----------
-        ids : int array of shape (n,), or one int
-
-        Returns
-        -------
-        codes : uint8 array of shape (n, n_bytes); (n_bytes,) for one id alone
-        """
+        """Return codes by their ids, shape (n, n_bytes); for one id alone, shape (n_bytes,)."""
         chosen = checks.check_ids(ids)
         words, found = words_by_id(self._segments, self.n_bits, chosen)
         checks.refuse_missing(chosen[~found])
@@ -320,7 +303,12 @@ class HammingIndex:
         """Whether a code has this id."""
         if not isinstance(id, int | np.integer) or not -(2**63) <= id < 2**63:
             return False
-        return bool(are_stored(self._segments, np.array([id], np.int64))[0])
+        return bool(self._stored(np.array([id], np.int64))[0])
+
+    def _stored(self, ids: Ids) -> NDArray[np.bool_]:
+        """Which of some ids are there; no codes are read."""
+        found = [segment.rows_of(ids) >= 0 for segment in self._segments]
+        return np.any(found, axis=0) if found else np.zeros(len(ids), bool)
 
     # -- searching ------------------------------------------------------------------------------
 
@@ -359,15 +347,16 @@ class HammingIndex:
         ids : int64 array of the same shape
         """
         codes, alone = checks.check_queries(queries, self.n_bits)
-        k, factor = checks.check_k(k), check_factor(rerank_factor)
+        k = checks.check_k(k)
         segments = self._segments if allowed is None else self._restricted(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
         found: tuple[NDArray[Any], NDArray[np.int64]]
         if rerank_projections is None:
             found = passes.nearest(segments, as_words(codes), min(k, n_codes), n_jobs)
         else:
-            projections = check_projections(rerank_projections, len(codes), self.n_bits)
-            many = min(k * factor, n_codes)
+            shape = (len(codes), self.n_bits)
+            projections = check_rerank(rerank_projections, rerank_factor, shape)
+            many = min(k * int(rerank_factor), n_codes)
             _, ids = passes.nearest(segments, as_words(codes), many, n_jobs)
             found = rerank(segments, projections, ids, min(k, n_codes), n_jobs)
         return (found[0][0], found[1][0]) if alone else found
@@ -375,25 +364,8 @@ class HammingIndex:
     def search_radius(
         self, queries: ArrayLike, radius: int, *, n_jobs: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a distance of each query (range search).
+        """Find all codes within a radius: lims, distances, ids; see `CodeStore.search_radius`.
 
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        radius : int
-            The greatest distance that counts.
-        n_jobs : int, optional
-
-        Returns
-        -------
-        lims : int64 array of shape (n + 1,); (2,) for one code alone
-            Query i has the entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below, nearest
-            first.
-        distances : int32 array
-        ids : int64 array
-
-        Notes
-        -----
         Memory is that of the result, twice while it is put in order.
         """
         codes, _ = checks.check_queries(queries, self.n_bits)

@@ -17,26 +17,8 @@ from numpy.typing import NDArray
 
 from .._numba.lanes import BLOCK
 from ..files import replacing
-from .index_format import (
-    BINARY,
-    FOLLOWING,
-    HEADER_SIZE,
-    LISTED,
-    REMOVED,
-    Head,
-    IndexFileError,
-    Part,
-    Slot,
-    clean_slots,
-    empty_file,
-    header_bytes,
-    padded,
-    read_bytes,
-    read_head,
-    read_parts,
-    write_bytes,
-    write_slot,
-)
+from . import index_format as disk
+from .index_format import FOLLOWING, LISTED, REMOVED, Head, IndexFileError, Part, Slot
 from .segment import Ids, Segment, n_words
 
 _SMALL = 2**20  # bytes of a part up to which it is read, not mapped
@@ -62,9 +44,9 @@ class IndexFile:
 
     def _open(self) -> None:
         """Open the file that is there now, in the place of the one that was."""
-        file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | BINARY)
+        file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | disk.BINARY)
         try:
-            head = read_head(file, self.path)
+            head = disk.read_head(file, self.path)
             if self._file is not None and head.n_bits != self.head.n_bits:
                 raise IndexFileError(
                     f"{self.path} now holds codes of {head.n_bits} bits instead of "
@@ -75,9 +57,9 @@ class IndexFile:
                     f"{self.path} was replaced by a file with codes of another model, or of none; "
                     "open it again"
                 )
-            slot, parts = read_parts(file, self.path, head.n_bits)
+            slot, parts = disk.read_parts(file, self.path, head.n_bits)
             if self.writable:
-                clean_slots(file, slot)
+                disk.clean_slots(file, slot)
         except BaseException:
             os.close(file)
             raise
@@ -96,7 +78,7 @@ class IndexFile:
                     errno.EEXIST, "there is a file already; remove it first", str(path)
                 )
             with replacing(path) as temporary:
-                temporary.write_bytes(empty_file(n_bits, model))
+                temporary.write_bytes(disk.empty_file(n_bits, model))
         return cls(path, writable=True)
 
     def __del__(self) -> None:
@@ -117,7 +99,7 @@ class IndexFile:
         if self._is_replaced():
             self._open()
             return True
-        self.slot, self.parts = read_parts(self._handle(), self.path, self.head.n_bits)
+        self.slot, self.parts = disk.read_parts(self._handle(), self.path, self.head.n_bits)
         return False
 
     def forget_maps(self) -> None:
@@ -133,7 +115,7 @@ class IndexFile:
         """The rows of a part: mapped, or read where they are few."""
         payload, skip, listed = self._payload(part), 0, None
         if part.kind == LISTED:
-            listed, skip = payload[: 8 * part.n].view("<i8"), padded(8 * part.n)
+            listed, skip = payload[: 8 * part.n].view("<i8"), disk.padded(8 * part.n)
         shape = (-(-part.n // BLOCK), n_words(self.head.n_bits), BLOCK)
         blocks = payload[skip:].view("<u8").reshape(shape)
         return Segment(blocks, part.n, part.first_id, listed, mapped=part.size >= _SMALL)
@@ -143,14 +125,14 @@ class IndexFile:
         return self._payload(part)[: 8 * part.n].view("<i8").astype(np.int64)
 
     def _payload(self, part: Part) -> NDArray[np.uint8]:
-        start = part.start + HEADER_SIZE
+        start = part.start + disk.HEADER_SIZE
         if part.size < _SMALL:
-            return np.frombuffer(read_bytes(self._handle(), part.size, start), np.uint8)
+            return np.frombuffer(disk.read_bytes(self._handle(), part.size, start), np.uint8)
         if self._map is None or len(self._map) < part.end:  # one map for all parts so far
             try:
                 mapped = mmap.mmap(self._handle(), self.slot.end, access=mmap.ACCESS_READ)
             except OSError:  # no more maps: the batch is there, so it must be readable
-                return np.frombuffer(read_bytes(self._handle(), part.size, start), np.uint8)
+                return np.frombuffer(disk.read_bytes(self._handle(), part.size, start), np.uint8)
             self._map = np.frombuffer(mapped, np.uint8)
             self.n_maps += 1
         return self._map[start : part.end]
@@ -199,16 +181,16 @@ class IndexFile:
                     size += len(piece)
         part = Part(start, kind, n, first_id, size, checksum)
         try:
-            place = write_bytes(file, header_bytes(part, sequence), start)
+            place = disk.write_bytes(file, disk.header_bytes(part, sequence), start)
             for piece in pieces:
-                place = write_bytes(file, piece, place)
+                place = disk.write_bytes(file, piece, place)
             os.fsync(file)
         except OSError as error:
             _cut(file, start)
             raise _told(error, f"{self.path}: nothing was added, the rest is intact") from None
         new = Slot(sequence, part.end, slot.n_segments + 1, next_id)
         try:
-            write_slot(file, new)
+            disk.write_slot(file, new)
         except OSError as error:  # nobody knows which slot is on the disk
             self.close()
             raise _told(error, f"{self.path}: open the index again to see its state") from None
@@ -229,7 +211,7 @@ def write_file(
 ) -> None:
     """Write a whole index file, which takes the place of any that is there when it is complete."""
     with changing(path) if lock else contextlib.nullcontext(), replacing(path) as temporary:
-        temporary.write_bytes(empty_file(head.n_bits, head.model, next_id))
+        temporary.write_bytes(disk.empty_file(head.n_bits, head.model, next_id))
         new = IndexFile(temporary, writable=True)
         try:
             for segment in segments:

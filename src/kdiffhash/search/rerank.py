@@ -10,24 +10,21 @@ from ..parallel import run_tiles
 from .segment import Ids, Segment, words_by_id
 
 
-def check_projections(projections: ArrayLike, n: int, n_bits: int) -> NDArray[np.float32]:
-    """Return the projections of n queries as float32, shape (n, n_bits)."""
+def check_rerank(
+    projections: ArrayLike, factor: int, shape: tuple[int, int]
+) -> NDArray[np.float32]:
+    """Return the projections of queries as float32, of a shape that fits them."""
     array = np.ascontiguousarray(np.atleast_2d(np.asarray(projections, np.float32)))
-    if array.shape != (n, n_bits):
+    if array.shape != shape:
         raise ValueError(
-            f"rerank_projections must have shape ({n}, {n_bits}), got {np.shape(projections)}; "
+            f"rerank_projections must have shape {shape}, got {np.shape(projections)}; "
             "use hasher.project(rows) on the same rows as the queries"
         )
     if not np.isfinite(array).all():
         raise ValueError("rerank_projections must be finite numbers")
-    return array
-
-
-def check_factor(factor: int) -> int:
-    """Return a factor on k."""
     if not isinstance(factor, int | np.integer) or factor < 1:
         raise ValueError(f"rerank_factor must be a whole number above zero, got {factor!r}")
-    return int(factor)
+    return array
 
 
 def rerank(

@@ -204,14 +204,6 @@ def in_batches(
         yield make_segment(np.concatenate(words), np.concatenate(ids))
 
 
-def are_stored(segments: list[Segment], ids: Ids) -> NDArray[np.bool_]:
-    """Which of some ids are there."""
-    found = np.zeros(len(ids), bool)
-    for segment in segments:
-        found |= segment.rows_of(ids) >= 0
-    return found
-
-
 def words_by_id(segments: list[Segment], n_bits: int, ids: Ids) -> tuple[Words, NDArray[np.bool_]]:
     """Codes by ids, as words, and which of the ids are there."""
     words = np.zeros((len(ids), n_words(n_bits)), np.uint64)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,21 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from ...codes import Codes, n_bytes
 from ...errors import NotSupportedError
 from ...extras import need
-from ...search import HammingIndex
-from ...search.checks import (
-    check_ids,
-    check_k,
-    check_model,
-    check_n_bits,
-    check_queries,
-    check_radius,
-    fingerprint_of,
-    refuse_missing,
-    sort_by_query,
-)
+from ...search import HammingIndex, checks
 from ...search.index_format import MAX_BITS
 from ...search.passes import merge_found
-from ...search.segment import are_stored
+from ...search.segment import to_codes, words_by_id
 from ...shards import is_shards
 from ...shards.codes import read_record
 from .blocks import Array, Blocks, take_rows
@@ -87,9 +77,9 @@ class ClusterIndex:
             record = read_record(Path(source) if isinstance(source, str | Path) else None)
             if n_bits is None:
                 n_bits = record.bits or 8 * codes.width
-            self.n_bits = check_n_bits(n_bits, MAX_BITS)
-            check_model(record.model, model, source)
-            self.model = record.model or fingerprint_of(model, self.n_bits)
+            self.n_bits = checks.check_n_bits(n_bits, MAX_BITS)
+            checks.check_model(record.model, model, source)
+            self.model = record.model or checks.fingerprint_of(model, self.n_bits)
             if codes.dtype != np.uint8 or n_bytes(self.n_bits) != codes.width:
                 raise ValueError(
                     f"codes of {self.n_bits} bits are uint8 rows of {n_bytes(self.n_bits)} bytes, "
@@ -115,7 +105,7 @@ class ClusterIndex:
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, rising."""
-        return np.sort(np.concatenate(self._ask(_ids)))
+        return np.sort(np.concatenate(self._ask(attrgetter("ids"))))
 
     def info(self) -> dict[str, Any]:
         """What the index holds: number and length of codes, the model, and on how many workers."""
@@ -131,33 +121,21 @@ class ClusterIndex:
         raise NotSupportedError(f"codes cannot be removed from a ClusterIndex; {_INSTEAD}")
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids, as `HammingIndex.get` does."""
-        chosen = check_ids(ids)
+        """Return codes by their ids; see `CodeStore.get`."""
+        chosen = checks.check_ids(ids)
         codes = np.zeros((len(chosen), n_bytes(self.n_bits)), np.uint8)
         stored = np.zeros(len(chosen), bool)
         for here, some in self._ask(_codes, chosen):
             codes[here], stored = some, stored | here
-        refuse_missing(chosen[~stored])
+        checks.refuse_missing(chosen[~stored])
         return codes if np.ndim(ids) else codes[0]
 
     def search(
         self, queries: ArrayLike, k: int = 10
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Find the k nearest codes of each query, as `HammingIndex.search` does.
-
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        k : int
-
-        Returns
-        -------
-        distances : int32 array of shape (n, m); (m,) for one code alone
-            m is k, or the number of codes if that is less.
-        ids : int64 array of the same shape
-        """
-        codes, alone = check_queries(queries, self.n_bits)
-        k = check_k(k)
+        """Find the k nearest codes of each query: distances and ids; see `CodeStore.search`."""
+        codes, alone = checks.check_queries(queries, self.n_bits)
+        k = checks.check_k(k)
         m = min(k, self._n)
         found = [(np.empty((0, m), np.int32), np.empty((0, m), np.int64))]
         for i in range(0, len(codes), _QUERIES):
@@ -168,29 +146,16 @@ class ClusterIndex:
     def search_radius(
         self, queries: ArrayLike, radius: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a distance of each query, as `HammingIndex.search_radius` does.
-
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        radius : int
-            The greatest distance that counts.
-
-        Returns
-        -------
-        lims : int64 array of shape (n + 1,); (2,) for one code alone
-        distances : int32 array
-        ids : int64 array
-        """
-        codes, _ = check_queries(queries, self.n_bits)
-        radius = check_radius(radius, self.n_bits)
+        """Find all codes within a radius: lims, distances, ids; see `CodeStore.search_radius`."""
+        codes, _ = checks.check_queries(queries, self.n_bits)
+        radius = checks.check_radius(radius, self.n_bits)
         found = [(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))]
         for i in range(0, len(codes), _QUERIES):
             some = codes[i : i + _QUERIES]
             for lims, distances, ids in self._ask(_within, some, radius):
                 found.append((np.repeat(i + np.arange(len(some)), np.diff(lims)), distances, ids))
         query_index, distances, ids = (np.concatenate(column) for column in zip(*found))
-        return sort_by_query(query_index, distances, ids, len(codes))
+        return checks.sort_by_query(query_index, distances, ids, len(codes))
 
     def close(self) -> None:
         """Give the workers' memory back."""
@@ -239,14 +204,10 @@ def _within(part: HammingIndex, queries: Array, radius: int) -> tuple[Any, Any, 
     return part.search_radius(queries, radius, n_jobs=1)
 
 
-def _ids(part: HammingIndex) -> NDArray[np.int64]:
-    return part.ids
-
-
 def _codes(part: HammingIndex, ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Codes]:
     """Which of some ids are in a part, and their codes."""
-    here = are_stored(part._segments, ids)
-    return here, part.get(ids[here])
+    words, here = words_by_id(part._segments, part.n_bits, ids)
+    return here, to_codes(words[here], part.n_bits)
 
 
 with suppress(ImportError):  # the scheduler keeps searches where the codes are
