@@ -45,13 +45,13 @@ def bits_and_model(paths: list[Path], model: Path | None, bits: int | None) -> t
 
     made_by: Any = None if model is None else load(model)
     if bits is None:
-        width, known = code_width(paths[0]), read_record(paths[0]).bits or 0
+        width, known = code_width(paths[0]), read_record(paths[0]).get("bits", 0)
         known = known if made_by is None else made_by.n_bits_
         bits = known if n_bytes(known) == width else 8 * width
     if made_by is not None and bits < made_by.n_bits_:
         made_by = made_by.truncate(bits)
     for path in paths:
-        stored = read_record(path).model
+        stored = read_record(path).get("model")
         check_model(stored, made_by, path)
         made_by = stored if made_by is None else made_by
     return bits, made_by

@@ -133,15 +133,6 @@ def make_segment(words: Words, ids: Ids) -> Segment:
     return Segment(to_blocks(words), n, first, None if follow else ids)
 
 
-def join(a: Segment, b: Segment) -> Segment:
-    """The kept rows of two segments, at least one, as one."""
-    rows = [segment.kept_rows() for segment in (a, b)]
-    return make_segment(
-        np.concatenate([segment.words_of(r) for segment, r in zip((a, b), rows)]),
-        np.concatenate([segment.ids_of(r) for segment, r in zip((a, b), rows)]),
-    )
-
-
 def with_rows(segments: list[Segment], segment: Segment) -> list[Segment]:
     """Segments and one more, joined with others in memory that are not much larger."""
     segments = list(segments)
@@ -150,7 +141,7 @@ def with_rows(segments: list[Segment], segment: Segment) -> list[Segment]:
         and segments[-1].n_rows <= min(2 * segment.n_rows, _BATCH)
         and not (segments[-1].mapped or segment.mapped)
     ):
-        segment = join(segments.pop(), segment)
+        segment = next(in_batches([segments.pop(), segment], size=2**62))
     return [*segments, segment]
 
 

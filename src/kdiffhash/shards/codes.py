@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     folder.mkdir(exist_ok=True)
     for other in sorted(set(folder.glob("*.npy")) - set(targets)):
         raise ValueError(f"{other} belongs to none of the shards, and would shift ids; remove it")
-    record = Record(fingerprint(hasher), hasher.n_bits_)
+    record = {"model": fingerprint(hasher), "bits": hasher.n_bits_}
     path = folder / _RECORD
     if path.exists() and read_record(folder) != record:
         raise ValueError(
@@ -85,27 +85,20 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
         if any(target.exists() for target in targets):
             raise ValueError(f"{folder} has files of these names that are not known to be codes")
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(record._asdict()))
+            temporary.write_text(json.dumps(record))
     return [
         (file, target) for file, target in zip(rows.files, targets) if not _is_done(file, target)
     ]
 
 
-class Record(NamedTuple):
-    """What a folder of codes tells of them: the fingerprint of their model, and their length."""
-
-    model: str | None
-    bits: int | None
-
-
-def read_record(folder: Path | None) -> Record:
-    """What a folder tells of the codes in it; a file, or codes from elsewhere, tell nothing."""
-    path = None if folder is None else folder / _RECORD
+def read_record(folder: Path) -> dict[str, Any]:
+    """What a folder tells of its codes: `model`, a fingerprint, and `bits`; of a file, nothing."""
+    path = folder / _RECORD
     try:
-        found = json.loads(path.read_text()) if path is not None and path.is_file() else {}
-        return Record(found.get("model"), found.get("bits"))
-    except (ValueError, AttributeError):
-        return Record(None, None)
+        found = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_done(file: Shard, target: Path) -> bool:

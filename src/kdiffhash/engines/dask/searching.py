@@ -74,12 +74,12 @@ class ClusterIndex:
             jobs = [load(path, i, n, state) for i in range(n)]
         else:
             codes = Blocks.of(source, self._client)
-            record = read_record(Path(source) if isinstance(source, str | Path) else None)
+            record = read_record(Path(source)) if isinstance(source, str | Path) else {}
             if n_bits is None:
-                n_bits = record.bits or 8 * codes.width
-            self.n_bits = checks.check_n_bits(n_bits, MAX_BITS)
-            checks.check_model(record.model, model, source)
-            self.model = record.model or checks.fingerprint_of(model, self.n_bits)
+                n_bits = record.get("bits", 8 * codes.width)
+            self.n_bits, stored = checks.check_n_bits(n_bits, MAX_BITS), record.get("model")
+            checks.check_model(stored, model, source)
+            self.model = stored or checks.fingerprint_of(model, self.n_bits)
             if codes.dtype != np.uint8 or n_bytes(self.n_bits) != codes.width:
                 raise ValueError(
                     f"codes of {self.n_bits} bits are uint8 rows of {n_bytes(self.n_bits)} bytes, "
