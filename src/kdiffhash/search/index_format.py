@@ -39,7 +39,7 @@ _SLOT = struct.Struct("<QQQq")  # sequence, end, number of segments, next id
 _HEADER = struct.Struct("<4sIQQqQI")  # magic, kind, sequence, n, first id, payload, its CRC
 _SEGMENT_MAGIC = b"part"
 _CRC = struct.Struct("<I")
-BINARY = getattr(os, "OBINARY", 0)  # Windows
+BINARY = getattr(os, "O_BINARY", 0)  # Windows
 
 
 class IndexFileError(KdiffhashError, ValueError):
