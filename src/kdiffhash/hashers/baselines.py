@@ -6,14 +6,16 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
+from numpy.typing import NDArray
 
 from ..directions import smallest_eigenvectors
 from ..kernels import IdentityMap, Rows
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
+from ..rows import gather
 from .base import BaseHasher
+
+_MOST_ROWS = 1_000_000  # that are learned from
 
 
 class UnsupervisedHasher(BaseHasher):
@@ -26,30 +28,33 @@ class UnsupervisedHasher(BaseHasher):
     n_positives = 100_000  # pairs that `score` draws
     n_negatives = 200_000
 
-    def fit(self, X: ArrayLike, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
-        """Learn from rows; `y` and `groups` are ignored."""
+    def fit(self, X: Any, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
+        """Learn from rows, from a random million of them if there are more.
+
+        `y` and `groups` are ignored.
+        """
         self._forget()
-        rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
-        return self._fit_rows(rows)
+        rows, _ = self._check_training_rows(X)
+        none = np.empty((0, 2), np.int64)
+        return self._fit_checked(rows, none, np.empty(0, bool), None)
 
-    def _fit_checked(self, X: NDArray[Any], *pairs: object) -> Self:  # noqa: ARG002
-        return self._fit_rows(X)
-
-    def _fit_rows(self, X: NDArray[Any]) -> Self:
-        self._check_params()
-        rows = preprocess_rows(X, self.preprocess)
+    def _learn(self, X: Any, *pairs: object) -> None:  # noqa: ARG002
+        n = len(X)
+        numbers = np.arange(n)
+        if n > _MOST_ROWS:
+            numbers = np.sort(self._rng("rows").choice(n, _MOST_ROWS, replace=False))
+        rows = preprocess_rows(gather(X, numbers)[numbers], self.preprocess)
         self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         rows -= self.offset_
         with one_blas_thread():
-            self.directions_ = np.ascontiguousarray(self._learn(rows), np.float32)
+            self.directions_ = np.ascontiguousarray(self._find_directions(rows), np.float32)
         self.thresholds_ = np.zeros(len(self.directions_), np.float32)
-        return self
 
     def _feature_map(self) -> IdentityMap:
         return IdentityMap(self.offset_)
 
     @abstractmethod
-    def _learn(self, rows: Rows) -> NDArray[Any]:
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
         """Directions, shape (n_bits, d), from centred rows."""
 
     def __sklearn_tags__(self) -> Any:
@@ -86,7 +91,7 @@ class RandomHyperplaneHash(UnsupervisedHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _learn(self, rows: Rows) -> NDArray[Any]:
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
         n_bits = 128 if self.n_bits is None else int(self.n_bits)
         return self._rng("hyperplanes").standard_normal((n_bits, rows.shape[1]))
 
@@ -128,7 +133,7 @@ class ITQHash(UnsupervisedHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _learn(self, rows: Rows) -> NDArray[Any]:
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
         width = rows.shape[1]
         n_bits = min(128, width) if self.n_bits is None else int(self.n_bits)
         if n_bits > width:

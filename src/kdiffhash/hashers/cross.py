@@ -150,7 +150,12 @@ class CrossDiffHash(BaseEstimator):
         check_both_kinds(int(flags.sum()), int((~flags).sum()))
         features = []
         for side, data in zip(sides, rows, strict=True):
-            side._start(data)
+            side._check_params()
+            with one_blas_thread():
+                side._fix_features(data, side._draw_samples(len(data)))
+            width = side._feature_map().width
+            if self.n_bits > width:
+                raise ValueError(side._too_many_bits(self.n_bits, width))
             features.append(
                 compute_features(data, side.preprocess, side._feature_map(), self.n_jobs)
             )
@@ -159,8 +164,6 @@ class CrossDiffHash(BaseEstimator):
             side.directions_ = np.ascontiguousarray(vectors, np.float32)
         self._find_thresholds(sides, rows, checked, flags)
         self.x_, self.y_ = sides
-        for side in sides:
-            side._stream = None
         return self
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Codes, Codes]:
@@ -243,9 +246,8 @@ class CrossDiffHash(BaseEstimator):
         self, sides: list[Any], rows: list[Any], pairs: Pairs, similar: Similar
     ) -> None:
         """Thresholds ``min FNR + FPR`` of each bit, of one map while the other's is held."""
-        nothing = np.zeros(self.n_bits, np.float32)
         columns = [
-            Encoder(side.preprocess, side._feature_map(), side.directions_, nothing).raw_columns(
+            Encoder(side.preprocess, side._feature_map(), side.directions_).columns(
                 data, self.n_jobs
             )
             for side, data in zip(sides, rows, strict=True)

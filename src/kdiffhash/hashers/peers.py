@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..encode import compute_features
 from ..kernels import MEDIAN_ROWS, GaussianMap, median_gamma
-from ..pairs import Pairs, Similar, Things, check_both_kinds, things_joined_by
+from ..pairs import Labels, Pairs, Similar, check_both_kinds, labels_joined_by
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
 from .base import BaseHasher
@@ -37,12 +37,9 @@ class LabelledKernelHasher(BaseHasher):
     _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "basis_", "gamma_")
     _nested: ClassVar[bool] = False
 
-    def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
-    ) -> Self:
-        self._check_params()
+    def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
-        shown = things_joined_by(pairs[similar], len(X)) if things is None else things.ids
+        shown = labels_joined_by(pairs[similar], len(X)) if labels is None else labels.ids
         used = np.unique(pairs)
         if (shown[used] == shown[used[0]]).all():
             raise ValueError("all pairs show one thing; rows of several are needed")
@@ -62,13 +59,12 @@ class LabelledKernelHasher(BaseHasher):
         features = compute_features(rows, None, self._feature_map(), self.n_jobs)
         mean = features.mean(axis=0, dtype=np.float64)
         with one_blas_thread():
-            directions = self._learn(features - mean, ids, self.n_bits or 128)
+            directions = self._find_directions(features - mean, ids, self.n_bits or 128)
             self.directions_ = np.ascontiguousarray(directions, np.float32)
             self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
-        return self
 
     @abstractmethod
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         """Directions, shape (n_bits, n_basis), from centred features and things 0..k-1."""
 
     def _check_params(self) -> None:
@@ -128,7 +124,7 @@ class KSHHash(LabelledKernelHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         residue = np.where(ids[:, None] == ids, float(n_bits), -float(n_bits))
         second = features.T @ features
         second += 1e-6 * np.trace(second) / len(second) * np.eye(len(second))
@@ -238,7 +234,7 @@ class SDHHash(LabelledKernelHasher):
         if not 0 < self.nu < np.inf:
             raise ValueError(f"nu must be above 0, got {self.nu}")
 
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         n = len(ids)
         shown = scipy.sparse.csr_array((np.ones(n), (np.arange(n), ids)))
         second = features.T @ features

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...codes import n_bytes
 from ...extras import need
+from ...rows import Array
 from ...search import HammingIndex
 from ...search.passes import merge_found
 from ...shards import is_shards
-from .blocks import Array, Blocks, take_rows
+from .blocks import Blocks, take_rows
 from .cluster import ClusterError, current_client, same, told
 
 _PORTION = 2**20  # codes that are put into an index at a time
