@@ -21,6 +21,7 @@ from kdiffhash import draw_pairs, hamming, roc
 from kdiffhash.codes import truncate
 from kdiffhash.datasets import load_scene
 from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 TRAIN, TESTS = "herz-jesus-p25", ("boruszyn", "castle-p30")
 BITS = (32, 64, 128, 256, 512)
@@ -59,9 +60,7 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
     "boosted SSH, axis, RootSIFT": lambda m, s: kdiffhash.BoostedHash(
         m, weak="axis", random_state=s, **ROOT
     ),
-    "random hyperplanes, RootSIFT": lambda m, s: kdiffhash.RandomHyperplaneHash(
-        m, random_state=s, **ROOT
-    ),
+    "random hyperplanes, RootSIFT": lambda m, s: RandomHyperplaneHash(m, random_state=s, **ROOT),
     "ITQ, RootSIFT": lambda m, s: kdiffhash.ITQHash(m, random_state=s, **ROOT),
 }
 DIMENSION_BOUND = ("DIF", "LDA-hash", "ITQ")  # at most one bit per feature

@@ -26,6 +26,7 @@ from kdiffhash import draw_pairs, hamming, roc
 from kdiffhash.cli.inputs import read_all
 from kdiffhash.codes import truncate
 from kdiffhash.metrics import bootstrap_difference
+from kdiffhash.study.baselines import KSHHash, RandomHyperplaneHash, SDHHash
 
 SCENES = ("herz-jesus-p25", "castle-p30", "caliterra", "boruszyn")
 BITS = (32, 64, 128, 256, 512)
@@ -37,13 +38,13 @@ SDH_GRID = {"nu": (1e-5, 1e-2), "n_rows": (10_000,)}
 Make = Callable[..., kdiffhash.BaseHasher]
 # Name, hasher, fixed settings, grid, longest code, whether prefixes are its shorter codes.
 METHODS: list[tuple[str, Make, dict[str, Any], dict[str, tuple[Any, ...]], int, bool]] = [
-    ("random hyperplanes", kdiffhash.RandomHyperplaneHash, {}, {}, 512, True),
+    ("random hyperplanes", RandomHyperplaneHash, {}, {}, 512, True),
     ("ITQ", kdiffhash.ITQHash, {}, {}, 128, False),
     ("DIF", kdiffhash.DiffHash, {}, {}, 128, True),
     ("LDA-hash", kdiffhash.LDAHash, {}, {}, 128, True),
     ("boosted SSH", kdiffhash.BoostedHash, {"n_positives": 50_000}, {}, 128, True),
-    ("KSH", kdiffhash.KSHHash, {}, KSH_GRID, 128, False),
-    ("SDH", kdiffhash.SDHHash, {}, SDH_GRID, 512, False),
+    ("KSH", KSHHash, {}, KSH_GRID, 128, False),
+    ("SDH", SDHHash, {}, SDH_GRID, 512, False),
     ("kDIF", kdiffhash.KernelDiffHash, {}, {}, 512, True),
     (CLOSED, kdiffhash.KernelLDAHash, {"gamma": "median", "ridge": 1e-3}, {}, 512, True),
     ("kernel LDA-hash, falling ridge", kdiffhash.KernelLDAHash, {}, {}, 512, True),
@@ -80,7 +81,7 @@ def measure(method: tuple[Any, ...], data: Any, test: dict[str, Any]) -> dict[in
     for group in [lengths] if nested else [[n_bits] for n_bits in lengths]:
         start = time.perf_counter()
         hasher = make(group[-1], preprocess="hellinger", random_state=0, **settings, **chosen)
-        if isinstance(hasher, kdiffhash.RandomHyperplaneHash | kdiffhash.ITQHash):
+        if isinstance(hasher, RandomHyperplaneHash | kdiffhash.ITQHash):
             hasher.fit(np.asarray(data.rows))
         else:
             pairs, similar = draw_pairs(data.labels, random_state=0)

@@ -23,10 +23,7 @@ class Method(StrEnum):
     lda = "lda"
     diff = "diff"
     boosted = "boosted"
-    random = "random"
     itq = "itq"
-    ksh = "ksh"
-    sdh = "sdh"
 
 
 class InputKind(StrEnum):
@@ -44,10 +41,7 @@ _CLASSES = {
     Method.lda: "LDAHash",
     Method.diff: "DiffHash",
     Method.boosted: "BoostedHash",
-    Method.random: "RandomHyperplaneHash",
     Method.itq: "ITQHash",
-    Method.ksh: "KSHHash",
-    Method.sdh: "SDHHash",
 }
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
@@ -106,7 +100,7 @@ def train(
     elif preprocess is InputKind.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": jobs}
-    if method in (Method.kernel_lda, Method.kernel_diff, Method.ksh, Method.sdh):
+    if method in (Method.kernel_lda, Method.kernel_diff):
         params["n_basis"] = basis
     if refine:
         if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
@@ -119,7 +113,7 @@ def train(
     learning = waiting(f"learning ({method.value})", as_json)
     with nullcontext() if refine and not as_json else learning:  # refinement has a bar
         drawn = {}
-        if method in (Method.random, Method.itq):
+        if method is Method.itq:
             if cluster is not None:
                 raise ValueError(f"{method.value} sees all rows at once; leave --cluster out")
             hasher.fit(source.rows)

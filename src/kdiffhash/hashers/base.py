@@ -114,8 +114,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             True where both members show the same thing.
         y : array of shape (n,), optional
             Which thing each row shows, if that is known. Refinement uses it: it draws more similar
-            pairs, and looks for negatives among rows of other things; so do `KSHHash` and
-            `SDHHash`. Without y, rows show the same thing if similar pairs join them.
+            pairs, and looks for negatives among rows of other things. Without y, rows
+            show the same thing if similar pairs join them.
         groups : array of shape (n,), optional
             With y: draw those pairs across groups only, as in `fit`.
 
