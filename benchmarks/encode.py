@@ -6,14 +6,34 @@ suits BLAS best (all of several are timed), into buffers that are there beforeha
 
 from __future__ import annotations
 
+from typing import Any
+
+import fit
+import memory
 import numpy as np
-from common import arguments, interleaved, report
+from common import arguments, interleaved, load, machine_note, report, table
 from threadpoolctl import threadpool_limits
 
 from kdiffhash.encode import Encoder
 from kdiffhash.kernels import GaussianMap
 
 D = 128
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    """Encoding, fitting and memory: one table of three results."""
+    rows = [
+        [
+            f"encode, {case['n_basis']} basis rows, {case['n_bits']} bits, "
+            f"{case['threads']} thread{'s' if case['threads'] > 1 else ''}",
+            f"{100 * case['fraction_of_sgemm']:.0f} % of the speed of its bare matrix products",
+            f"{case['vectors_per_s']:,.0f} vectors/s",
+        ]
+        for case in found["cases"]
+    ]
+    rows += fit.table_rows(load("fit")) + memory.table_rows(load("memory"))
+    header = ["task", "beside its limit", "absolute"]
+    return {"speed": f"{table(header, rows)}\n\n{machine_note(found)}."}
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from common import arguments, interleaved, report, say
+from common import arguments, interleaved, report, say, table
 
 from kdiffhash import BaseHasher, KernelLDAHash, LDAHash, load_pretrained
 from kdiffhash.datasets import load_scene
@@ -27,6 +26,8 @@ class Float32(Encoder):
 
 
 def compare(name: str, hasher: BaseHasher, rows: np.ndarray, path: Path) -> dict[str, object]:
+    import onnxruntime
+
     export(hasher, path)
     session = onnxruntime.InferenceSession(path)
     parts = np.array_split(rows.astype(np.float32), 16)
@@ -48,6 +49,25 @@ def compare(name: str, hasher: BaseHasher, rows: np.ndarray, path: Path) -> dict
         "float32_unlike_in_a_million": 1e6 * by_chance / n_bits,
         "times_float32": seconds["settled"] / seconds["plain"],
     }
+
+
+def onnx_table(found: dict[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        unlike, plain = row["unlike_in_a_million"], row["float32_unlike_in_a_million"]
+        time = f"{row['times_float32']:.2f} x" if plain != unlike else "-"  # linear: all the same
+        lines.append([row["model"], str(row["n_bits"]), f"**{unlike:.2g}**", f"{plain:.3g}", time])
+    note = (
+        "On the descriptors of castle-p30: bits in a million in which graph and `transform` "
+        "differ, how many it would be by float32 alone, and the time of `transform` beside that. "
+        "(`python benchmarks/onnx_graphs.py`)"
+    )
+    header = ["model", "bits", "differ, in a million", "by float32 alone", "time"]
+    return f"{note}\n\n{table(header, lines)}"
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"onnx": onnx_table(found)}
 
 
 def main() -> None:
