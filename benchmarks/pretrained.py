@@ -102,7 +102,6 @@ def pretrained_table(found: dict[str, Any]) -> str:
         rows.setdefault((row["method"], row["n_bits"]), {})[row["test"]] = row
     scenes = list(next(iter(rows.values())))
     names = {"open scenes": "codes, from open scenes", "all scenes": "codes, from all others"}
-
     lines = []
     for (method, n_bits), cells in rows.items():
         in_order = [cells[scene] for scene in scenes]

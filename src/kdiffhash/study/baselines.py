@@ -126,6 +126,8 @@ class LabelledKernelHasher(BaseHasher):
 class KSHHash(LabelledKernelHasher):
     """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
 
+    Parameters that are not described here are those of `KernelDiffHash`.
+
     Parameters
     ----------
     n_basis : int
@@ -134,8 +136,6 @@ class KSHHash(LabelledKernelHasher):
         Rows to learn from; it uses all pairs of them.
     n_iter : int
         Steps of accelerated gradient descent for each bit.
-
-    Others are those of `KernelDiffHash`.
 
     References
     ----------
@@ -195,6 +195,8 @@ class KSHHash(LabelledKernelHasher):
 class SDHHash(LabelledKernelHasher):
     """Supervised discrete hashing: codes from which a linear map predicts the label of a row.
 
+    Parameters that are not described here are those of `KernelDiffHash`.
+
     Parameters
     ----------
     n_basis : int
@@ -207,8 +209,6 @@ class SDHHash(LabelledKernelHasher):
         Regularisation of the map from codes to labels.
     n_iter : int
         Rounds over map, codes and functions.
-
-    Others are those of `KernelDiffHash`.
 
     References
     ----------
