@@ -1,8 +1,8 @@
 """Model files: arrays as safetensors, everything else as JSON in its header.
 
 Reading a model runs nothing from the file. The header names the format version, the class (one of
-those below), its parameters and the scalars it learned; a checksum over header and arrays tells an
-edited or damaged file from a whole one.
+the package's), its parameters and the scalars it learned; a checksum over header and arrays tells
+an edited or damaged file from a whole one.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import hashers
 from .errors import KdiffhashError
 from .files import replacing
 from .hashers import BaseHasher
 
 FORMAT = 2  # 1 knows no float16; it is written where it is enough
-_CLASSES = {
-    name: value
-    for name, value in vars(hashers).items()
-    if isinstance(value, type) and issubclass(value, BaseHasher) and value is not BaseHasher
-}
 _HALVES = frozenset({"basis_", "directions_"})
 _PARAM = "param."  # prefix of arrays that were given as parameters
 
 
 class ModelFileError(KdiffhashError, ValueError):
     """The file is not a model that this version can read."""
+
+
+def _classes(parent: Any = BaseHasher) -> dict[str, type[BaseHasher]]:
+    """The package's own hashers that have been imported, by name: those that a file may name."""
+    found: dict[str, type[BaseHasher]] = {}
+    for child in parent.__subclasses__():
+        if child.__module__.startswith("kdiffhash."):
+            found[child.__name__] = child
+        found |= _classes(child)
+    return found
 
 
 def save(hasher: BaseHasher, path: str | os.PathLike[str], *, half: Collection[str] = ()) -> None:
@@ -76,7 +80,7 @@ def _contents(hasher: BaseHasher) -> tuple[dict[str, Any], dict[str, NDArray[Any
         "params": {},
         "scalars": {"n_features_in_": int(hasher.n_features_in_)},
     }
-    if type(hasher).__name__ not in _CLASSES:
+    if _classes().get(type(hasher).__name__) is not type(hasher):
         raise ValueError(f"{type(hasher).__name__} is not one of kdiffhash's own classes")
     for name, value in hasher.get_params(deep=False).items():
         if isinstance(value, np.ndarray | list):
@@ -109,7 +113,12 @@ def load(path: str | os.PathLike[str]) -> BaseHasher:
     """
     header, arrays = read_model_file(path)
     try:
-        hasher_class = _CLASSES[header["class"]]
+        if header["class"] not in (classes := _classes()):
+            raise ValueError(
+                f"the class {header['class']} is unknown; if it is a baseline, import "
+                "kdiffhash.study.baselines first"
+            )
+        hasher_class = classes[header["class"]]
         params = {name: _from_json(value) for name, value in header["params"].items()}
         given = {n.removeprefix(_PARAM): a for n, a in arrays.items() if n.startswith(_PARAM)}
         hasher = hasher_class(**params, **given)

@@ -20,14 +20,12 @@ from kdiffhash import (
     ITQHash,
     KernelDiffHash,
     KernelLDAHash,
-    KSHHash,
     LDAHash,
-    RandomHyperplaneHash,
-    SDHHash,
     draw_pairs,
     hamming,
     unpack,
 )
+from kdiffhash.study.baselines import KSHHash, RandomHyperplaneHash, SDHHash
 
 FEW = {"n_positives": 1500, "n_negatives": 1500}
 HASHERS = [

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from kdiffhash import RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash import load_pretrained, match_codes
+from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision import colmap
 
 pycolmap = pytest.importorskip("pycolmap")

@@ -8,7 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kdiffhash import RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash import load_pretrained, match_codes
+from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision.hloc import encode_features, match_features
 
 h5py = pytest.importorskip("h5py")

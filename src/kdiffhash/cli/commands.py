@@ -27,10 +27,7 @@ class Method(StrEnum):
     lda = "lda"
     diff = "diff"
     boosted = "boosted"
-    random = "random"
     itq = "itq"
-    ksh = "ksh"
-    sdh = "sdh"
 
 
 class InputKind(StrEnum):
@@ -48,10 +45,7 @@ _CLASSES = {
     Method.lda: "LDAHash",
     Method.diff: "DiffHash",
     Method.boosted: "BoostedHash",
-    Method.random: "RandomHyperplaneHash",
     Method.itq: "ITQHash",
-    Method.ksh: "KSHHash",
-    Method.sdh: "SDHHash",
 }
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
@@ -110,9 +104,9 @@ def train(
     elif preprocess is InputKind.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": jobs}
-    if method not in (Method.random, Method.itq):
+    if method is not Method.itq:
         params |= {"n_positives": positives, "n_negatives": negatives}
-    if method in (Method.kernel_lda, Method.kernel_diff, Method.ksh, Method.sdh):
+    if method in (Method.kernel_lda, Method.kernel_diff):
         params["n_basis"] = basis
     if refine:
         if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
@@ -124,7 +118,7 @@ def train(
     with nullcontext() if refine and not as_json else learning:  # refinement has a bar
         drawn: dict[str, int] = {}
         with _rows_of(source, data, descriptor, cluster) as rows:
-            if method in (Method.random, Method.itq):
+            if method is Method.itq:
                 hasher.fit(rows)
             else:
                 # As `fit` draws them, so that both learn the same.

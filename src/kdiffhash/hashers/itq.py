@@ -1,4 +1,4 @@
-"""Hashes that learn nothing from pairs, to compare with."""
+"""Iterative quantisation (ITQ), and the base class of hashers that learn from rows alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ROWS = 1_000_000  # that are learned from
 
 
 class UnsupervisedHasher(BaseHasher):
-    """Base class of the hashers that take rows and no pairs; thresholds are at the mean."""
+    """Base class of the hashers that learn from rows without pairs; thresholds are at the mean."""
 
     offset_: NDArray[np.float32]
 
@@ -27,6 +27,19 @@ class UnsupervisedHasher(BaseHasher):
 
     n_positives = 100_000  # pairs that `score` draws
     n_negatives = 200_000
+
+    def __init__(
+        self,
+        n_bits: int | None = None,
+        *,
+        preprocess: Preprocess = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bits = n_bits
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
         """Learn from rows, from a random million of them if there are more.
@@ -63,50 +76,17 @@ class UnsupervisedHasher(BaseHasher):
         return tags
 
 
-class RandomHyperplaneHash(UnsupervisedHasher):
-    """Random hyperplanes through the mean (locality-sensitive hashing for angles).
-
-    Parameters
-    ----------
-    n_bits : int, optional
-        Any number; 128 by default.
-    preprocess, random_state, n_jobs
-        As in `DiffHash`.
-
-    References
-    ----------
-    M. Charikar: Similarity estimation techniques from rounding algorithms. STOC 2002.
-    """
-
-    def __init__(
-        self,
-        n_bits: int | None = None,
-        *,
-        preprocess: Preprocess = None,
-        random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_bits = n_bits
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    def _find_directions(self, rows: Rows) -> NDArray[Any]:
-        n_bits = 128 if self.n_bits is None else int(self.n_bits)
-        return self._rng("hyperplanes").standard_normal((n_bits, rows.shape[1]))
-
-
 class ITQHash(UnsupervisedHasher):
     """Iterative quantisation: principal components, rotated to lie close to the corners of a cube.
 
-    Its bits belong together: prefixes of its codes are not good codes.
+    A model is learned for one length: a prefix of its codes is not a good shorter code.
 
     Parameters
     ----------
     n_bits : int, optional
         At most the number of features. By default 128, or as many as there are features.
     n_iter : int
-        Steps of the alternation between codes and rotation.
+        Number of alternations between codes and rotation.
     preprocess, random_state, n_jobs
         As in `DiffHash`.
 
@@ -127,11 +107,8 @@ class ITQHash(UnsupervisedHasher):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_bits = n_bits
+        super().__init__(n_bits, preprocess=preprocess, random_state=random_state, n_jobs=n_jobs)
         self.n_iter = n_iter
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _find_directions(self, rows: Rows) -> NDArray[Any]:
         width = rows.shape[1]
