@@ -21,7 +21,6 @@ from kdiffhash.cli.inputs import read_all
 from kdiffhash.codes import truncate
 from kdiffhash.encode import compute_features
 from kdiffhash.metrics import bootstrap
-from kdiffhash.model_file import save
 from kdiffhash.preprocess import preprocess_rows
 
 OPEN = ("caliterra", "boruszyn", "brighton-beach")
@@ -124,7 +123,7 @@ def main() -> None:
     options = arguments(__doc__, write=0)
     if options.write:
         TARGET.parent.mkdir(exist_ok=True)
-        save(train(OPEN), TARGET, half=["directions_"])
+        train(OPEN).save(TARGET, half=["directions_"])
         say(f"{TARGET}: {TARGET.stat().st_size:,} bytes")
         return
     rows = [row for scene in OTHERS + OPEN for row in rows_of(scene, test_set(scene))]

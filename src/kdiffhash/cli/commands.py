@@ -175,12 +175,12 @@ def encode(
 
     In a folder, shards whose codes are there already are left out.
     """
-    from .. import load
+    from .. import BaseHasher
     from ..codes import n_bytes
     from .output import show
 
     check_writable(out, folder=out.suffix == "")
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     if bits is not None:
         hasher = hasher.truncate(bits)
@@ -269,13 +269,13 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
-    from .. import load
+    from .. import BaseHasher
     from ..progress import waiting
     from .evaluation import evaluate_model, readable
     from .inputs import read_data
     from .output import show
 
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     with waiting("measuring", as_json):
         result = evaluate_model(
@@ -296,11 +296,11 @@ def info(model: ModelFile, as_json: Json = False) -> None:
     """Tell what a model file holds."""
     import numpy as np
 
-    from .. import load
+    from .. import BaseHasher
     from ..model_file import FORMAT
     from .output import show
 
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     params = {
         name: "array" if isinstance(value, np.ndarray) else value
         for name, value in hasher.get_params().items()
@@ -323,12 +323,12 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a model as an ONNX graph, from rows to packed codes."""
-    from .. import load
+    from .. import BaseHasher
     from ..engines.onnx import export as write
     from .output import show
 
     check_writable(onnx, model, option="--onnx")
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     if bits is not None:
         hasher = hasher.truncate(bits)
     write(hasher, onnx)

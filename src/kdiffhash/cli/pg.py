@@ -46,12 +46,12 @@ def load(
     """Load codes into a table, which is made if need be; started again, it goes on."""
     import numpy as np
 
-    from .. import load as load_model
+    from .. import BaseHasher
     from ..engines.postgres import PostgresStore
     from ..files import open_npy
     from .output import show
 
-    hasher = None if model is None else load_model(model)
+    hasher = None if model is None else BaseHasher.load(model)
     chosen = None if ids is None else open_npy(ids)
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:

@@ -21,7 +21,7 @@ from ..codes import Codes, check_codes, n_bytes
 from ..errors import KdiffhashError
 from ..extras import need
 from ..hashers import BaseHasher
-from ..model_file import fingerprint
+from ..hashers.stored import fingerprint
 from ..search import Within
 
 _BATCH = 50_000  # rows of a transaction

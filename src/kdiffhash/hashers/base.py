@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, Self, cast
@@ -20,11 +19,13 @@ from ..codes import Codes, hamming, n_bytes
 from ..encode import Encoder
 from ..kernels import FeatureMap
 from ..metrics import roc
+from ..model_file import Arrays, Header, Model
 from ..pairs import Labels, Pairs, Similar, check_pairs, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
 from ..rows import check_source, is_source
 from ..shards import Shards
 from ..thresholds import BitRates
+from .stored import from_file, to_file
 
 _encoders: WeakKeyDictionary[BaseHasher, Encoder] = WeakKeyDictionary()  # of fitted hashers
 _NEARLY_CONSTANT = 1e-3  # share of rows on the rarer side of a bit that is called constant
@@ -34,7 +35,7 @@ class ConstantBitWarning(UserWarning):
     """Some bits have (nearly) the same value on all training rows."""
 
 
-class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class of all hashers.
 
     A fitted hasher has `directions_`, shape (n_bits, number of features), and `thresholds_`, shape
@@ -277,25 +278,13 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             setattr(short, name, getattr(self, name)[:n_bits].copy())
         return short
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file (safetensors with a JSON header)."""
-        from ..model_file import save
-
+    def _to_file(self) -> tuple[Header, Arrays]:
         check_is_fitted(self)
-        save(self, path)
+        return to_file(self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model file of this class; `kdiffhash.load` reads any class."""
-        from ..model_file import load
-
-        model = load(path)
-        if not isinstance(model, cls):
-            raise ValueError(
-                f"{os.fspath(path)} holds a {type(model).__name__}, not a {cls.__name__}; "
-                "kdiffhash.load reads any model"
-            )
-        return model
+    def _from_file(cls, header: Header, arrays: Arrays) -> Self:
+        return from_file(cls, header, arrays)
 
     @property
     def n_bits_(self) -> int:

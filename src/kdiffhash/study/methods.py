@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import hashers, load
-from ..hashers import PAPER_SETTING
+from .. import hashers
+from ..hashers import PAPER_SETTING, BaseHasher
 from ..preprocess import Preprocess
 from . import baselines
 
@@ -170,7 +170,7 @@ def find_method(text: str) -> Method:
     if text in METHODS:
         return METHODS[text]
     if text.endswith(".safetensors"):
-        model = load(text)
+        model = BaseHasher.load(text)
         name = Path(text).stem
         nested = model._nested
         return Method(

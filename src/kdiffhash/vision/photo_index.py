@@ -24,7 +24,8 @@ from typing import Self
 import numpy as np
 
 from ..codes import Codes
-from ..model_file import fingerprint, load
+from ..hashers import BaseHasher
+from ..hashers.stored import fingerprint
 from ..search import HammingIndex
 from ..search.match import match_codes
 from .features import HashedFeatures, HashedSIFT
@@ -142,7 +143,7 @@ class PhotoIndex:
             settings = dict(lines.execute("SELECT name, value FROM settings"))
         if settings.get("sift") in (None, "null"):
             raise ValueError(f"{folder} was made with features of another kind; give them")
-        features = HashedSIFT(model=load(path / _MODEL), **json.loads(settings["sift"]))
+        features = HashedSIFT(model=BaseHasher.load(path / _MODEL), **json.loads(settings["sift"]))
         size = None if settings["size"] == "None" else int(settings["size"])
         return cls(folder, features, size=size)
 
