@@ -14,15 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import arguments, report, rows_before
+from common import arguments, rates, report, rows_before, table
 
 import kdiffhash
 from kdiffhash import draw_pairs, hamming, roc
 from kdiffhash.codes import truncate
 from kdiffhash.datasets import load_scene
 from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 TRAIN, TESTS = "herz-jesus-p25", ("boruszyn", "castle-p30")
+TITLES = {"boruszyn": "boruszyn (rural)", "castle-p30": "castle-p30 (architecture)"}
 BITS = (32, 64, 128, 256, 512)
 ROOT = {"preprocess": "hellinger"}
 RKHS = {"n_basis": 1000}
@@ -59,12 +61,65 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
     "boosted SSH, axis, RootSIFT": lambda m, s: kdiffhash.BoostedHash(
         m, weak="axis", random_state=s, **ROOT
     ),
-    "random hyperplanes, RootSIFT": lambda m, s: kdiffhash.RandomHyperplaneHash(
-        m, random_state=s, **ROOT
-    ),
+    "random hyperplanes, RootSIFT": lambda m, s: RandomHyperplaneHash(m, random_state=s, **ROOT),
     "ITQ, RootSIFT": lambda m, s: kdiffhash.ITQHash(m, random_state=s, **ROOT),
 }
 DIMENSION_BOUND = ("DIF", "LDA-hash", "ITQ")  # at most one bit per feature
+
+
+def table_cells(found: dict[str, Any], test: str) -> dict[str, dict[int, str]]:
+    """Cells "FNR (FPR95)" in percent, by method and length; the best FNR of a length is bold."""
+    rows = [row for row in found["rows"] if row["test"] == test]
+    best: dict[int, float] = {}
+    for row in rows:
+        length = row["n_bits"]
+        best[length] = min(best.get(length, 1), row["fnr_at_1e-3"])
+    cells: dict[str, dict[int, str]] = {}
+    for row in rows:
+        text = rates(row)
+        if row["fnr_at_1e-3"] == best[row["n_bits"]] and row["n_bits"] < 1024:
+            text = f"**{text}**"
+        cells.setdefault(row["method"], {})[row["n_bits"]] = text
+    return cells
+
+
+def full_table(found: dict[str, Any]) -> str:
+    parts = []
+    for test, title in TITLES.items():
+        rows = []
+        for method, cells in table_cells(found, test).items():
+            if 1024 in cells:
+                rows.append([f"{method} (1024 bits)", *[""] * 4, cells[1024]])
+            else:
+                rows.append([method, *[cells.get(n, "-") for n in BITS]])
+        header = [f"tested on {title}", *[f"{n} bits" for n in BITS]]
+        parts.append(table(header, rows))
+    return "\n\n".join(parts)
+
+
+def short_table(found: dict[str, Any]) -> str:
+    wanted = {
+        "SIFT, Euclidean": 1024,
+        "RootSIFT, Euclidean": 1024,
+        "random hyperplanes, RootSIFT": 256,
+        "ITQ, RootSIFT": 128,
+        "boosted SSH, projection, RootSIFT": 256,
+        "DIF, difference, RootSIFT": 128,
+        "LDA-hash, RootSIFT": 128,
+        "kDIF, difference, RootSIFT": 256,
+        "kernel LDA-hash, RootSIFT": 256,
+        "kernel LDA-hash, refined, RootSIFT": 256,
+    }
+    cells = {test: table_cells(found, test) for test in TITLES}
+    rows = [
+        [method, str(n), *[cells[test][method][n].replace("*", "") for test in TITLES]]
+        for method, n in wanted.items()
+    ]
+    return table(["method", "bits", *TITLES.values()], rows)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"accuracy": full_table(found), "README.md:accuracy": short_table(found)}
 
 
 def main() -> None:

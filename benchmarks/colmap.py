@@ -15,8 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pycolmap
-from common import arguments, report, say
+from common import arguments, machine_note, report, say, size, table
 from matching import folder
 
 from kdiffhash import load_pretrained
@@ -26,6 +25,8 @@ LENGTHS = (128, 256, 512)
 
 
 def extract(database: Path) -> None:
+    import pycolmap
+
     pycolmap.extract_features(
         database,
         folder(),
@@ -37,6 +38,8 @@ def extract(database: Path) -> None:
 
 def match_own(database: Path, verify: bool) -> float:
     """Seconds of COLMAP's own exhaustive matching."""
+    import pycolmap
+
     options = pycolmap.FeatureMatchingOptions(skip_geometric_verification=not verify)
     start = time.perf_counter()
     pycolmap.match_exhaustive(database, matching_options=options, device=pycolmap.Device.cpu)
@@ -45,6 +48,8 @@ def match_own(database: Path, verify: bool) -> float:
 
 def map_it(database: Path, out: Path) -> dict[str, Any]:
     """What COLMAP's mapper makes of a database."""
+    import pycolmap
+
     out.mkdir()
     pycolmap.set_random_seed(0)
     options = pycolmap.IncrementalPipelineOptions(random_seed=0, num_threads=1)
@@ -63,7 +68,46 @@ def descriptor_bytes(database: Path) -> int:
         return int(lines.execute("SELECT sum(length(data)) FROM descriptors").fetchone()[0])
 
 
+def colmap_table(found: dict[str, Any]) -> str:
+    whole = found["rows"][0]["descriptor_bytes"]
+    lines = [
+        [
+            f"{row['method']}, {row['n_bits']} bits",
+            f"{row['registered']} of {found['photos']}",
+            f"{row['points']:,}",
+            f"{row['reprojection_error']:.3f} px",
+            f"{row['ms_per_pair']:.0f} ms",
+            f"**{row['times_faster']:.1f} x**",
+            f"{row['encoding_seconds']:.1f} s" if row["encoding_seconds"] else "-",
+            f"{size(row['descriptor_bytes'])} ({whole / row['descriptor_bytes']:.0f} x smaller)",
+        ]
+        for row in found["rows"]
+    ]
+    header = [
+        "matching",
+        "registered",
+        "points",
+        "mean reprojection error",
+        "matching a pair",
+        "times as fast",
+        "encoding, once",
+        "descriptors",
+    ]
+    mean = statistics.mean(found["features"])
+    note = (
+        f"{mean:,.0f} features a photograph, all {found['pairs']} pairs, both ways, without "
+        f"verification, on both cores. {machine_note(found)}. (`python benchmarks/colmap.py`)"
+    )
+    return note + "\n\n" + table(header, lines)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"colmap": colmap_table(found)}
+
+
 def main() -> None:
+    import pycolmap
+
     options = arguments(__doc__, turns=5)
     pycolmap.logging.minloglevel = 2
     with tempfile.TemporaryDirectory() as scratch:

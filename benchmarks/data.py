@@ -7,10 +7,10 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
-from common import arguments, interleaved, report
+from common import arguments, interleaved, rates, report, table, with_interval
 
 from kdiffhash import KernelLDAHash, bootstrap_difference, load_views, roc
 from kdiffhash.datasets import Scene, build_scene, load_scene, sift_patches
@@ -18,6 +18,8 @@ from kdiffhash.preprocess import preprocess_rows
 
 
 def plain_loop(patches: np.ndarray) -> np.ndarray:
+    import cv2
+
     sift, keypoint = cv2.SIFT_create(), cv2.KeyPoint(31.5, 31.5, 128 / 15, 0, 0, 257)
     out = np.empty((len(patches), 128), np.uint8)
     for i, patch in enumerate(patches):
@@ -146,6 +148,72 @@ def measure_build() -> list[dict]:
         }
         del scene
     return [row]
+
+
+def rows_about(found: dict[str, Any], what: str) -> list[dict[str, Any]]:
+    return [row for row in found["rows"] if row["what"] == what]
+
+
+def views_table(found: dict[str, Any]) -> str:
+    size, *methods = rows_about(found, "views")
+    rows = []
+    for row in methods:
+        gap = "-"
+        if "codes_minus_this" in row:
+            gap = with_interval(*row["codes_minus_this"])
+        rows.append([row["method"], str(row["n_bits"]), rates(row), gap])
+    header = [
+        "on the test pictures",
+        "bits",
+        "FNR % at 0.1 % FPR (FPR95 %)",
+        "codes minus this, 95 %",
+    ]
+    note = (
+        f"{size['n_patches']:,} patches of {size['n_points']:,} points, made in "
+        f"{size['seconds']:.0f} s on two cores. Learned from the training pictures; a million "
+        "negatives."
+    )
+    return note + "\n\n" + table(header, rows)
+
+
+def build_text(found: dict[str, Any]) -> str:
+    (row,) = rows_about(found, "build")
+    return (
+        f"On the {row['photos_given']} photographs of `{row['photos']}`, 1536 pixels wide: "
+        f"{row['photos_placed']} placed, {row['n_points']:,} points, {row['n_patches']:,} patches, "
+        f"{100 * row['share_added']:.0f} % of them added by projection, in {row['seconds']:.0f} s "
+        f"on two cores. {100 * row['share_within_2_px']:.1f} % of its positive pairs lie within 2 "
+        "pixels of the epipolar lines of the published cameras. FPR95 of SIFT on it is "
+        f"{100 * row['sift_fpr95']:.1f} %. COLMAP's threads make these figures vary a little from "
+        "run to run. (`python benchmarks/data.py`)"
+    )
+
+
+def patches_table(found: dict[str, Any]) -> str:
+    (speed_row,) = rows_about(found, "SIFT of patches")
+    rows = [
+        [
+            row["scene"],
+            row["sheets"],
+            f"{100 * row['equal_rows']:.0f} %",
+            f"{row['median_distance']:.1f}",
+        ]
+        for row in rows_about(found, "SIFT of a scene")
+    ]
+    note = (
+        f"`sift_patches` describes {speed_row['n']:,} patches on two cores "
+        f"{speed_row['ratio_to_plain_loop']:.2f} times as quickly as a plain loop over OpenCV."
+    )
+    header = ["scene", "sheets", "rows equal to `sift.npy`", "median distance (length 512)"]
+    return note + "\n\n" + table(header, rows)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {
+        "views": views_table(found),
+        "build": build_text(found),
+        "patches": patches_table(found),
+    }
 
 
 def main() -> None:

@@ -6,14 +6,39 @@ suits BLAS best (all of several are timed), into buffers that are there beforeha
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import fit
+import memory
 import numpy as np
-from common import arguments, interleaved, report
+from common import arguments, interleaved, load, machine_note, report, table
 from threadpoolctl import threadpool_limits
 
+from kdiffhash import load_pretrained
 from kdiffhash.encode import Encoder
 from kdiffhash.kernels import GaussianMap
 
 D = 128
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    """Encoding, fitting and memory: one table of three results."""
+    rows = [
+        [
+            f"encode, {case['n_basis']} basis rows, {case['n_bits']} bits, "
+            f"{case['threads']} thread{'s' if case['threads'] > 1 else ''}",
+            f"{100 * case['fraction_of_sgemm']:.0f} % of the speed of its bare matrix products",
+            f"{case['vectors_per_s']:,.0f} vectors/s",
+        ]
+        for case in found["cases"]
+    ]
+    if "single_row_us" in found:
+        taken = f"{found['single_row_us']:.0f} µs"
+        rows.append(["encode one descriptor by the model of the package, 512 bits", "", taken])
+    rows += fit.table_rows(load("fit")) + memory.table_rows(load("memory"))
+    header = ["task", "beside its limit", "absolute"]
+    return {"speed": f"{table(header, rows)}\n\n{machine_note(found)}."}
 
 
 def main() -> None:
@@ -60,7 +85,20 @@ def main() -> None:
                     "sgemm_gflops": 2e-9 * options.n * n_basis * (D + n_bits) / products,
                 }
             )
-    report("encode", {"n": options.n, "d": D, "cases": cases}, options)
+    single = single_row_us(rows[:1000].astype(np.uint8))
+    report("encode", {"n": options.n, "d": D, "single_row_us": single, "cases": cases}, options)
+
+
+def single_row_us(rows: np.ndarray) -> float:
+    """Microseconds of `transform` for one descriptor by the model that comes with the package."""
+    hasher = load_pretrained("sift")
+    hasher.transform(rows[:1])
+    taken = []
+    for i in range(len(rows)):
+        start = time.perf_counter()
+        hasher.transform(rows[i : i + 1])
+        taken.append(time.perf_counter() - start)
+    return 1e6 * float(np.median(taken))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 from common import arguments, interleaved, report
@@ -86,6 +87,17 @@ def run_case(n_basis: int) -> dict[str, float]:
         "peak_mb": peak / 1024,
         "added_mb": (peak - before) / 1024,
     }
+
+
+def table_rows(found: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            f"fit, {case['n_basis']} basis rows, {case['n_bits']} bits, 300,000 pairs",
+            f"{case['ratio_to_matmul']:.2f}x the time of its bare matrix products",
+            f"{case['seconds']:.1f} s, peak {case['peak_mb']:.0f} MB",
+        ]
+        for case in found["cases"]
+    ]
 
 
 def main() -> None:

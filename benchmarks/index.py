@@ -6,14 +6,31 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from common import arguments, report, say
+from common import arguments, machine_note, report, say, table
 from memory import Watch, anonymous_mb
 
 from kdiffhash import HammingIndex
 
 BATCH = 1_000_000
+
+
+def disk_table(found: dict[str, Any]) -> str:
+    rows = [
+        [row["what"], f"{row['seconds']:.3g} s", f"{row['added_mb']:.0f} MB"]
+        for row in found["rows"]
+    ]
+    note = (
+        f"{found['n']:,} codes of {found['n_bits']} bits, {found['bytes'] / 1e9:.2f} GB. "
+        f"{machine_note(found)}. (`python benchmarks/index.py`)"
+    )
+    return note + "\n\n" + table(["step", "time", "anonymous memory added"], rows)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"disk": disk_table(found)}
 
 
 def main() -> None:

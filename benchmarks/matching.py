@@ -17,9 +17,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-from common import arguments, interleaved, report, say
+from common import arguments, interleaved, machine_note, report, say, table
 from pretrained import OPEN, train
 
 from kdiffhash import HammingIndex, load_pretrained, match_codes
@@ -60,6 +59,8 @@ def epipolar(f: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def detect(number: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Keypoints (x, y, size, angle, response, octave) and SIFT of a photograph."""
+    import cv2
+
     image = cv2.imread(str(folder() / f"{number:04d}.jpg"), cv2.IMREAD_GRAYSCALE)
     points, rows = cv2.SIFT_create(nfeatures=N_FEATURES, **options).detectAndCompute(image, None)
     keep = [[*p.pt, p.size, p.angle, p.response, p.octave] for p in points]
@@ -131,6 +132,8 @@ def peers(keypoints: list[np.ndarray]) -> dict[tuple[str, int], list[tuple[Any, 
 
 def bench_time() -> list[dict[str, Any]]:
     """Two ways with the two nearest, 8,000 features in both photographs, on the same threads."""
+    import cv2
+
     a, b = (detect(i, contrastThreshold=0.01)[1][:N_FEATURES] for i in (2, 3))
     assert len(a) == len(b) == N_FEATURES
     model, rows = load_pretrained("sift"), []
@@ -171,6 +174,57 @@ def bench_time() -> list[dict[str, Any]]:
             )
             say(rows[-1])
     return rows
+
+
+def matching_table(found: dict[str, Any]) -> str:
+    rows = sorted(found["rows"], key=lambda row: -row["correct"])
+    lines = [
+        [
+            row["method"],
+            str(row["n_bits"]),
+            str(row["bytes_per_feature"]),
+            f"{row['correct']:,}",
+            f"{row['precision']:.2f}",
+        ]
+        for row in rows
+    ]
+    header = ["method", "bits", "bytes a feature", "correct matches", "precision"]
+    return table(header, lines) + "\n\n(`python benchmarks/matching.py`)"
+
+
+def time_table(found: dict[str, Any]) -> str:
+    lines = [
+        [
+            str(row["n_bits"]),
+            str(row["threads"]),
+            f"{row['ms']:.0f} ms",
+            f"{row['ms_with_encoding']:.0f} ms",
+            f"{row['ms_opencv_float']:.0f} ms",
+            f"**{row['times_float']:.0f} x**",
+            f"{row['ms_opencv_binary']:.0f} ms",
+            f"**{row['times_binary']:.0f} x**",
+        ]
+        for row in found["timing"]
+    ]
+    header = [
+        "bits",
+        "threads",
+        "`match_codes`",
+        "with encoding",
+        "BFMatcher, float SIFT",
+        "times as fast",
+        "BFMatcher, same codes",
+        "times as fast",
+    ]
+    note = (
+        "One pair of photographs with 8,000 features each, both ways with the two nearest. "
+        f"{machine_note(found)}. (`python benchmarks/matching.py`)"
+    )
+    return note + "\n\n" + table(header, lines)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"matching": matching_table(found), "matching-time": time_table(found)}
 
 
 def main() -> None:

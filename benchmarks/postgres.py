@@ -14,11 +14,26 @@ import warnings
 from typing import Any
 
 import numpy as np
-from common import arguments, interleaved, report
+from common import arguments, interleaved, machine_note, report
 
 from kdiffhash import HammingIndex
 from kdiffhash.engines.postgres import PostgresStore
 from kdiffhash.engines.postgres_table import END, SIGNATURE, copy_rows
+
+
+def postgres_text(found: dict[str, Any]) -> str:
+    loading, _, searching = found["rows"]
+    return (
+        f"{found['n']:,} codes of {found['n_bits']} bits are loaded in {loading['seconds']:.1f} s, "
+        f"at {100 * loading['ratio_to_copy']:.0f} % of the speed of a bare `COPY` of the same "
+        "bytes into the same kind of table; an exact search takes "
+        f"{searching['seconds']:.2f} s a query. {machine_note(found)}. "
+        "(`python benchmarks/postgres.py`)"
+    )
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"postgres": postgres_text(found)}
 
 
 def main() -> None:

@@ -10,14 +10,34 @@ import time
 from functools import partial
 from typing import Any
 
-from common import arguments, interleaved, report, say
+from common import arguments, interleaved, machine_note, report, say, table
 from search import random_codes, real_codes
 
 from kdiffhash import HammingIndex
 from kdiffhash.codes import truncate
-from kdiffhash.search import tables
+from kdiffhash.search import tables as lookup
 
 SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15)
+
+
+def radius_table(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            row["data"],
+            str(row["n_bits"]),
+            str(row["radius"]),
+            f"{row['pass_us']:.0f}",
+            f"{row['tables_us']:.1f}" if "tables_us" in row else "",
+            "tables" if row["chosen"] else "pass",
+        ]
+        for row in found["rows"]
+    ]
+    header = ["codes", "bits", "radius", "pass, µs a query", "tables", "chosen for many queries"]
+    return table(header, rows) + f"\n\n{machine_note(found)}. (`python benchmarks/radius.py`)"
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"radius": radius_table(found)}
 
 
 def main() -> None:
@@ -25,20 +45,20 @@ def main() -> None:
     sets: dict[str, Any] = {"random": random_codes(options.n, 1000)}
     if real := real_codes(options.n, 1000):
         sets["real"] = (real["codes"], real["queries"])
-    choose, rows = tables.choose_parts, []
+    choose, rows = lookup.choose_parts, []
     for data, (codes, queries) in sets.items():
         for n_bits in (64, 128, 256):
             index, asked = HammingIndex(truncate(codes, n_bits)), truncate(queries, n_bits)
             segment = index._segments[0]
             for share in SHARES:
                 radius = int(share * n_bits)
-                n_parts = tables.cheapest_parts(
+                n_parts = lookup.cheapest_parts(
                     options.n, n_bits, radius, 10**9, frozenset(range(1, 99))
                 )
                 chosen = choose(segment, radius, n_bits, 10**6)
 
                 def find(parts: int, radius=radius, index=index, asked=asked) -> int:
-                    tables.choose_parts = lambda *_: parts
+                    lookup.choose_parts = lambda *_: parts
                     return len(index.search_radius(asked, radius, n_jobs=1)[2])
 
                 found, made = find(0), None
@@ -53,7 +73,7 @@ def main() -> None:
                 row |= {f"{name}_us": 1000 * value for name, value in seconds.items()}
                 rows.append({**row, "parts": n_parts, "made_s": made, "chosen": bool(chosen)})
                 say(rows[-1])
-                tables.choose_parts = choose
+                lookup.choose_parts = choose
     report("radius", {"n": options.n, "batch": 1000, "threads": 1, "rows": rows}, options)
 
 

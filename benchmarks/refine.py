@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import arguments, report, say
+from common import arguments, machine_note, report, say
 from frontier import SCENES, STEPS
 
 import kdiffhash
@@ -102,6 +102,20 @@ def peak_memory() -> float:
     pairs, similar = draw_pairs(data.labels, random_state=0)
     KernelLDAHash(512, refine=20, **SETTINGS).fit_pairs(data.rows, pairs, similar, data.labels)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def refine_text(found: dict[str, Any]) -> str:
+    (row,) = found["rows"]
+    return (
+        f"A step takes {row['ms_a_step']:.0f} ms, its matrix products alone "
+        f"{row['ms_bare_products']:.0f} ms: **{row['ratio_to_products']:.2f} x**. The peak of a "
+        f"process that learns from three scenes is {row['peak_mb']:,.0f} MB. "
+        f"{machine_note(found)}. (`python benchmarks/refine.py`)"
+    )
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"refine": refine_text(found)}
 
 
 def main() -> None:

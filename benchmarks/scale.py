@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import fanout
 import numpy as np
-from common import arguments, report, say
-from fanout import Costs, simulate
+from common import arguments, machine_note, report, say, table
 
 from kdiffhash import HammingIndex, KernelLDAHash, draw_pairs
 from kdiffhash.engines.dask import ClusterIndex, connect, encode, fit_pairs
@@ -158,7 +158,7 @@ def bench_search(
             say("search", turn, [f"{times[-1]:.2f} s" for times in seconds.values()])
     seconds = {w: times[1:] for w, times in seconds.items()}  # the first is to warm up
     one_scan = statistics.median(alone[1:])
-    costs = Costs(
+    costs = fanout.Costs(
         scan=one_scan / len(halves[0]) / len(queries),
         sharing=max(0.0, statistics.median(busy[1:]) / one_scan - 1),
         spread=statistics.stdev(alone[1:]) / one_scan,
@@ -167,7 +167,7 @@ def bench_search(
     say(costs)
     rows = []
     for workers in WORKERS:
-        predicted = float(np.median(simulate(costs, len(codes), workers, len(queries))))
+        predicted = float(np.median(fanout.simulate(costs, len(codes), workers, len(queries))))
         measured = statistics.median(seconds[workers])
         rows.append(
             {
@@ -218,6 +218,48 @@ def bench_fit(clients: dict[int, Any], rows: Shards) -> list[dict[str, Any]]:
             taken = timed(hasher.fit_pairs, rows, pairs, similar)
         seconds[workers].append(taken)
     return cases_of("fit", len(rows), seconds)
+
+
+def scale_table(found: dict[str, Any]) -> str:
+    names = {
+        "encode": "encode, 128 bits, 1,000 basis rows",
+        "search": f"{found['n_queries']:,} queries, the ten nearest",
+        "fit": "learn from 300,000 pairs",
+    }
+    rows = []
+    for task, name in names.items():
+        one, two = (case for case in found["cases"] if case["task"] == task)
+        rows.append(
+            [
+                name,
+                f"{one['n'] / 1e6:.0f} million",
+                f"{one['plain_seconds']:.1f} s",
+                f"{one['seconds']:.1f} s ({100 * one['overhead']:+.0f} %)",
+                f"{two['seconds']:.1f} s",
+                f"**{two['speedup']:.2f} x**",
+            ]
+        )
+    header = [
+        "task",
+        "rows or codes",
+        "plain call, one thread",
+        "one worker",
+        "two workers",
+        "gain",
+    ]
+    memory = max(found["worker_mb_while_encoding"].values())
+    note = (
+        f"{machine_note(found)}. Scheduler and workers are processes on this machine, one thread "
+        f"a worker. Encoding {found['n_shards']} shards, a worker held at most "
+        f"{memory:.0f} MB. Learning on a cluster computes features three times, where one machine "
+        "computes them twice, and some of it (directions, the choice of thresholds) is not "
+        "shared. (`python benchmarks/scale.py`)"
+    )
+    return note + "\n\n" + table(header, rows)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"scale": scale_table(found), **fanout.tables(found)}
 
 
 def main() -> None:

@@ -9,21 +9,16 @@ instructions than that and can be above 1. All times are medians of runs that ta
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, arguments, interleaved, report, say
-from numba import njit
+from common import RESULTS, arguments, interleaved, load, machine_note, report, say, table
 
 from kdiffhash import HammingIndex, KernelLDAHash, load_scene
-from kdiffhash._numba.llvm import popcount
 from kdiffhash.codes import truncate
-from kdiffhash.parallel import run_plain
 
 # Threads of FAISS that have nothing to do would otherwise spin on the cores of who is next.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -73,43 +68,6 @@ def real_codes(n: int, n_queries: int) -> dict[str, Any] | None:
             "codes": out, "queries": codes[queries]}  # fmt: skip
 
 
-# -- the machine --------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def read_all(words):
-    total = np.uint64(0)
-    for i in range(len(words)):
-        total += words[i]
-    return total
-
-
-@njit(cache=True, nogil=True)
-def count_again(words, query, times):
-    total = np.uint64(0)
-    for _ in range(times):
-        for i in range(len(words)):
-            total += popcount(words[i] ^ query)
-        query += np.uint64(1)
-    return total
-
-
-def read_seconds(words: np.ndarray, threads: int) -> None:
-    parts = np.array_split(words, threads)
-    run_plain([partial(read_all, part) for part in parts])
-
-
-def popcounts_per_s(threads: int) -> float:
-    words, times = np.arange(2048, dtype=np.uint64), 20_000
-    count_again(words, np.uint64(1), 1)
-    best = np.inf
-    for _ in range(5):
-        start = time.perf_counter()
-        run_plain([partial(count_again, words.copy(), np.uint64(1), times)] * threads)
-        best = min(best, time.perf_counter() - start)
-    return threads * times * len(words) / best
-
-
 # -- cases --------------------------------------------------------------------------------------
 
 
@@ -124,6 +82,7 @@ def measure(
     peers: bool = False,
 ) -> dict[str, Any]:
     import faiss
+    from limits import popcounts_per_s, read_all, read_seconds
 
     faiss.omp_set_num_threads(threads)
     codes, queries = truncate(codes, n_bits), truncate(queries, n_bits)
@@ -242,7 +201,7 @@ def plot() -> None:
     """Queries per second on one thread, by length, beside the peers and the limit."""
     import matplotlib.pyplot as plt
 
-    found = json.loads((RESULTS / "search.json").read_text())
+    found = load("search")
     cases = [c for c in found["cases"] if c["batch"] == 100 and c["threads"] == 1]
     colours = {"kdiffhash": "#0b6e99", "FAISS": "#e08b3e", "OpenCV": "#7a9e5a", "NumPy": "#999999",
                "usearch": "#b06a9c"}  # fmt: skip
@@ -277,7 +236,119 @@ def plot() -> None:
     figure.savefig(folder / "speed.svg", metadata={"Date": None})
 
 
+# -- tables -----------------------------------------------------------------------------------
+
+
+def search_table(found: dict[str, Any]) -> str:
+    rows = []
+    for case in found["cases"]:
+        if case["batch"] == 100 and case["threads"] == 1:
+            of = [c for c in found["cases"] if c["n_bits"] == case["n_bits"]]
+            of = [c for c in of if c["data"] == case["data"]]
+            alone = next(c for c in of if c["batch"] == 1 and c["threads"] == 1)
+            both = next(c for c in of if c["batch"] == 100 and c["threads"] == 2)
+            many = next(c for c in of if c["batch"] > 100)
+            peers = [f"{case[f'ratio_to_{name}']:.0f} x" for name in ("opencv", "usearch", "numpy")]
+            rows.append(
+                [
+                    str(case["n_bits"]),
+                    case["data"],
+                    f"{case['queries_per_s']:,.0f}",
+                    f"**{case['ratio_to_faiss']:.1f} x**",
+                    *peers,
+                    f"{case['fraction_of_limit']:.2f}",
+                    f"{both['ratio_to_faiss']:.1f} x",
+                    f"{many['ratio_to_faiss']:.1f} x",
+                    f"{alone['ratio_to_faiss']:.1f} x, {100 * alone['fraction_of_limit']:.0f} %",
+                ]
+            )
+    header = [
+        "bits",
+        "codes",
+        "queries/s",
+        "FAISS",
+        "OpenCV",
+        "usearch",
+        "NumPy",
+        "xor, popcount, add",
+        "2 threads, FAISS",
+        "batch of 10,000, 2 threads, FAISS",
+        "one query: FAISS, share of reading",
+    ]
+    growth = max(row["ratio"] for row in found["growth"])
+    note = (
+        f"{machine_note(found)}. A million codes, the ten nearest of a batch of 100 queries, one "
+        "thread where nothing else is said; how many times as quick as each peer (FAISS "
+        "`IndexBinaryFlat` in its best of four settings, in its default one for the batch of "
+        "10,000), and beside the machine's limits: the "
+        "rate of xor, popcount and add in the first cache, and for one query the time to read "
+        "the codes once. At ten million codes a comparison takes at most "
+        f"{growth:.2f} times as long as at one million. (`python benchmarks/search.py`)"
+    )
+    return note + "\n\n" + table(header, rows)
+
+
+def short_table(found: dict[str, Any]) -> str:
+    cases = [c for c in found["cases"] if c["batch"] == 100 and c["threads"] == 1]
+    cases = [c for c in cases if c["data"] == "real"]
+    rows = [
+        ["kdiffhash, queries/s", *[f"{c['queries_per_s']:,.0f}" for c in cases]],
+        ["beside FAISS", *[f"**{c['ratio_to_faiss']:.1f} x**" for c in cases]],
+        ["beside OpenCV's BFMatcher", *[f"{c['ratio_to_opencv']:.0f} x" for c in cases]],
+        ["beside NumPy", *[f"{c['ratio_to_numpy']:.0f} x" for c in cases]],
+    ]
+    note = f"{machine_note(found)}. (`python benchmarks/search.py`)"
+    return table(["", *[f"{c['n_bits']} bits" for c in cases]], rows) + "\n\n" + note
+
+
+def early_table(found: dict[str, Any]) -> str:
+    cases = {(c["data"], c["k"]): c for c in found["early_stop"]}
+    rows = []
+    for k in (1, 2):
+        random, real = cases["random", k], cases["real", k]
+        gain = real["queries_per_s"] / random["queries_per_s"]
+        speeds = [
+            f"{c['queries_per_s']:,.0f} ({c['ratio_to_faiss']:.1f} x)" for c in (random, real)
+        ]
+        rows.append([str(k), *speeds, f"{gain:.2f} x"])
+    header = ["512 bits, k", "random codes, queries/s (FAISS)", "real codes", "gain"]
+    return table(header, rows)
+
+
+def recall_table(found: dict[str, Any]) -> str:
+    floats, *rows = found["recall"]
+    cells = [
+        [
+            str(row["n_bits"]),
+            f"{100 * row['float']:.1f}",
+            f"{100 * row['hash']:.1f}",
+            f"{100 * row['reranked']:.1f}",
+            f"{100 * row['recovered']:.0f} %",
+        ]
+        for row in rows
+    ]
+    header = ["bits", "real projections", "codes", "re-ranked, factor 10", "of the loss recovered"]
+    note = (
+        "Other views of a descriptor that are among its ten nearest, in percent, on scenes that "
+        f"were not learned from (RootSIFT, Euclidean: {100 * floats['float']:.1f}). The stored "
+        "side is bits only, and with few bits that is where most is lost: the query's "
+        "projections cannot bring it back."
+    )
+    return note + "\n\n" + table(header, cells)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {
+        "search": search_table(found),
+        "README.md:search": short_table(found),
+        "early": early_table(found),
+        "recall": recall_table(found),
+    }
+
+
 def main() -> None:
+    from limits import popcounts_per_s
+
     options = arguments(__doc__, n=1_000_000, large=10_000_000, repeats=9)
     cases = []
     codes, queries = random_codes(options.n, 10_000)

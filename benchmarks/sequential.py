@@ -8,10 +8,11 @@ differ between the two. Whole codes are compared at the same false-positive rate
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from accuracy import test_set
-from common import arguments, interleaved, report, say
+from common import arguments, interleaved, report, say, table
 
 from kdiffhash import KernelLDAHash, SequentialMatcher, bootstrap, hamming
 from kdiffhash.datasets import load_scene
@@ -23,6 +24,48 @@ RATES = (1e-3, 1e-2)
 
 def distances(codes: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return hamming(codes[left], codes[right])
+
+
+def sequential_table(found: dict[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        low, high = (100 * number for number in row["whole_fnr_interval"])
+        lines.append(
+            [
+                row["test"],
+                f"{100 * row['wanted_fpr']:g} %",
+                f"{100 * row['fpr']:.2f} %",
+                f"{100 * row['fnr']:.1f} %",
+                f"{100 * row['whole_fnr_at_fpr']:.1f} % ({low:.1f} to {high:.1f})",
+                f"{row['bits_similar']:.0f}",
+                f"{row['bits_dissimilar']:.0f}",
+                f"**{100 * row['share_read']:.0f} %**",
+                f"{row['times_as_fast']:.1f} x",
+            ]
+        )
+    note = (
+        f"Codes of {found['n_bits']} bits learned from {found['trained_on']}; when to stop is "
+        "learned from two scenes, and tested on a third. Whole codes are compared at the "
+        "false-positive rate that the sequential test had there, with 95 % intervals. The share of "
+        "bits read is that of as many similar pairs as others; time is that of decisions beside "
+        "that of distances of whole codes. (`python benchmarks/sequential.py`)"
+    )
+    header = [
+        "tested on",
+        "wanted FPR",
+        "FPR",
+        "FNR",
+        "FNR of whole codes",
+        "bits read, similar",
+        "bits read, others",
+        "share of bits",
+        "times as fast",
+    ]
+    return note + "\n\n" + table(header, lines)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"sequential": sequential_table(found)}
 
 
 def main() -> None:

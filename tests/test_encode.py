@@ -44,7 +44,7 @@ def test_rounding_turns_no_bit(ill_conditioned):
     found = np.unpackbits(encoder.encode(rows), axis=1, count=len(directions)).astype(bool)
     assert ((plain > encoder.thresholds) != exact).sum() > 100  # float32 alone would not do
     assert (found != exact).sum() <= 1
-    above = encoder.raw_projections(rows) > encoder.thresholds
+    above = encoder.project(rows) > encoder.thresholds
     np.testing.assert_array_equal(above, found)
 
 

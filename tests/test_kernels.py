@@ -42,14 +42,14 @@ def test_mahalanobis_is_the_papers_form(rows):
 def test_named_kernels_are_scikit_learns(rows, kernel):
     takes = kernel in ("laplacian", "chi2", "poly", "polynomial", "sigmoid")
     params = {"gamma": 0.7} if takes else {}
-    features = compute_features(rows, None, PairwiseMap(kernel, rows[:17], params))
+    features = compute_features(rows, None, PairwiseMap(rows[:17], kernel, params))
     wanted = pairwise_kernels(rows, rows[:17], metric=kernel, **params)
     np.testing.assert_allclose(features, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_function_gets_rows_and_basis(rows):
     tanimoto = lambda a, b: a @ b.T / ((a**2).sum(1)[:, None] + (b**2).sum(1) - a @ b.T)  # noqa: E731
-    features = compute_features(rows, None, PairwiseMap(tanimoto, rows[:17], {}))
+    features = compute_features(rows, None, PairwiseMap(rows[:17], tanimoto, {}))
     np.testing.assert_allclose(features, tanimoto(rows, rows[:17]), rtol=1e-5)
 
 
@@ -59,7 +59,7 @@ def test_a_function_gets_rows_and_basis(rows):
 )
 def test_a_function_that_misbehaves_is_named(rows, function, message):
     with pytest.raises(ValueError, match=message):
-        compute_features(rows, None, PairwiseMap(function, rows[:17], {}))
+        compute_features(rows, None, PairwiseMap(rows[:17], function, {}))
 
 
 def test_median_gamma_puts_the_median_at_one_over_e(rows):

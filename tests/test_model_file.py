@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -12,7 +13,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import kdiffhash
-from kdiffhash import DiffHash, KernelDiffHash, LDAHash, ModelFileError, model_file
+from kdiffhash import (
+    CrossDiffHash,
+    DiffHash,
+    KernelDiffHash,
+    LDAHash,
+    ModelFileError,
+    SequentialMatcher,
+    model_file,
+)
+from kdiffhash.hashers.stored import fingerprint, is_same_model
 
 KEPT = Path(__file__).parent / "data"
 
@@ -109,7 +119,7 @@ def resaved(saved, tmp_path, change):
     """A file with a right checksum whose header or arrays were changed."""
     header, arrays = model_file.read_model_file(saved[1])
     change(header, arrays)
-    header["sha256"] = model_file._checksum(header, arrays)
+    header["sha256"] = model_file.checksum(header, arrays)
     save_file(arrays, tmp_path / "forged", metadata={"kdiffhash": json.dumps(header)})
     return tmp_path / "forged"
 
@@ -208,3 +218,95 @@ def test_kept_files_of_old_formats_stay_readable(path):
     kept = np.load(path.with_suffix(".npz"))
     hasher = kdiffhash.load(path)
     np.testing.assert_allclose(hasher.project(kept["rows"]), kept["projections"], atol=1e-4)
+
+
+# -- what tells models apart --------------------------------------------------------------------
+
+OLD = {  # fingerprints that version 0.1 gave
+    "model_v1": "c2b526dfcc498461bd78fd3da0c0eb84",
+    ("sift", 128): "2880d152ee67eb5ea7c451a475c2be05",
+    ("sift", 256): "bec1e621ebeafc7a5df893aa096a3fb2",
+    ("rootsift", 256): "e42b4e9c7035454211f980b3cc9a5821",
+}
+
+
+def test_a_fingerprint_is_of_what_determines_the_codes(things, tmp_path):
+    X, y = things
+    hasher = KernelDiffHash(8, n_basis=30, random_state=0).fit(X, y)
+    name = fingerprint(hasher)
+    hasher.save(tmp_path / "m")
+    assert fingerprint(kdiffhash.load(tmp_path / "m")) == name
+    for harmless in ({"n_positives": 7}, {"random_state": 3}, {"threshold_weight": 2.0}):
+        assert fingerprint(copy.deepcopy(hasher).set_params(**harmless)) == name
+    assert fingerprint(hasher.truncate(7)) != name
+    assert fingerprint(KernelDiffHash(8, n_basis=30, random_state=1).fit(X, y)) != name
+    for parameter in ({"kernel": "laplacian"}, {"preprocess": "unit"}):
+        assert fingerprint(copy.deepcopy(hasher).set_params(**parameter)) != name
+    moved = copy.deepcopy(hasher)
+    moved.thresholds_ = np.nextafter(hasher.thresholds_, np.float32(9))
+    assert fingerprint(moved) != name
+
+
+def test_the_models_for_sift_and_rootsift_are_one():
+    sift, rootsift = (kdiffhash.load_pretrained(name, 256) for name in ("sift", "rootsift"))
+    rows = np.random.default_rng(0).integers(0, 100, (200, 128))
+    roots = np.sqrt(rows / rows.sum(axis=1, keepdims=True))
+    np.testing.assert_array_equal(sift.transform(rows), rootsift.transform(roots))
+    assert fingerprint(sift) == fingerprint(rootsift)
+    assert is_same_model(rootsift, fingerprint(sift))
+
+
+def test_old_fingerprints_are_accepted():
+    kept = kdiffhash.load(KEPT / "model_v1.safetensors")
+    assert is_same_model(kept, OLD["model_v1"])
+    assert not is_same_model(kept, OLD["sift", 128])
+    for name in ("sift", "rootsift"):
+        hasher = kdiffhash.load_pretrained(name, 256)
+        assert is_same_model(hasher, OLD["sift", 256])
+        assert is_same_model(hasher, OLD["rootsift", 256])
+        assert not is_same_model(hasher, OLD["sift", 128])
+        assert is_same_model(hasher.truncate(128), OLD["sift", 128])
+
+
+# -- other models -------------------------------------------------------------------------------
+
+
+def test_a_cross_hasher_comes_back(things, tmp_path):
+    X, _ = things
+    Y = X @ np.random.default_rng(0).normal(size=(12, 9))
+    model = CrossDiffHash(
+        6, x=KernelDiffHash(n_basis=40), alpha=np.inf, n_negatives=900, random_state=0
+    ).fit(X, Y)
+    model.save(tmp_path / "m")
+    again = kdiffhash.load(tmp_path / "m")
+    assert isinstance(again, CrossDiffHash)
+    for mine, wanted in zip(again.transform(X, Y), model.transform(X, Y)):
+        np.testing.assert_array_equal(mine, wanted)
+    assert (again.alpha, again.n_negatives, again.x.n_basis) == (np.inf, 900, 40)
+    again.save(tmp_path / "again")
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "again").read_bytes()
+    with pytest.raises(ValueError, match="holds a CrossDiffHash, not a LDAHash"):
+        LDAHash.load(tmp_path / "m")
+
+
+def test_a_sequential_matcher_comes_back(tmp_path):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(256, size=(3000, 9), dtype=np.uint8)
+    codes = np.concatenate([codes, codes ^ np.packbits(rng.random((3000, 72)) < 0.1, axis=1)])
+    pairs = np.stack([np.arange(3000), np.arange(3000) + 3000], axis=1)
+    pairs = np.concatenate([pairs, np.roll(pairs, 1, axis=0) * [1, 0] + [0, 7]])
+    matcher = SequentialMatcher(fpr=1e-2).fit(codes, pairs, np.arange(6000) < 3000)
+    matcher.save(tmp_path / "m")
+    again = SequentialMatcher.load(tmp_path / "m")
+    assert again.expected_ == matcher.expected_
+    for mine, wanted in zip(again.decide(codes, codes, pairs), matcher.decide(codes, codes, pairs)):
+        np.testing.assert_array_equal(mine, wanted)
+    with pytest.raises(ValueError, match="call fit first"):
+        SequentialMatcher().save(tmp_path / "n")
+    header, arrays = model_file.read_model_file(tmp_path / "m")
+    arrays["accept_"] = arrays["accept_"][:1]
+    model_file.write_model_file(
+        tmp_path / "m", {k: header[k] for k in header if k != "format"}, arrays
+    )
+    with pytest.raises(ModelFileError, match="do not fit codes of 72 bits"):
+        kdiffhash.load(tmp_path / "m")

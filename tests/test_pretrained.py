@@ -11,7 +11,6 @@ import pytest
 import kdiffhash
 from kdiffhash import KernelLDAHash, LDAHash, ModelFileError, fnr_at_fpr, load_pretrained
 from kdiffhash.datasets import load_scene
-from kdiffhash.model_file import save
 
 FILE = files("kdiffhash") / "models" / "sift.safetensors"
 
@@ -120,8 +119,8 @@ def kernel_hasher(things):
 @pytest.mark.parametrize("kind", ["kernel", "linear"])
 def test_half_precision_gives_the_same_model_from_a_smaller_file(things, tmp_path, kind):
     hasher = kernel_hasher(things) if kind == "kernel" else rounded(things, LDAHash(12))
-    save(hasher, tmp_path / "whole")
-    save(hasher, tmp_path / "half", half=("basis_", "directions_"))
+    hasher.save(tmp_path / "whole")
+    hasher.save(tmp_path / "half", half=("basis_", "directions_"))
     whole, half = ((tmp_path / name).read_bytes() for name in ("whole", "half"))
     n_halves = hasher.directions_.size + getattr(hasher, "basis_", np.empty(0)).size
     assert abs(len(whole) - len(half) - 2 * n_halves) < 100
@@ -141,14 +140,14 @@ def test_what_half_precision_does_not_hold_is_refused(things, tmp_path):
         setattr(hasher, name, good.copy())
         getattr(hasher, name)[3, 2] = value
         with pytest.raises(ValueError, match=f"{name} does not fit into float16"):
-            save(hasher, tmp_path / "half", half=("basis_", "directions_"))
+            hasher.save(tmp_path / "half", half=("basis_", "directions_"))
         setattr(hasher, name, good)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_byte_of_damage_is_noticed(things, tmp_path):
     path = tmp_path / "half"
-    save(kernel_hasher(things), path, half=("basis_", "directions_"))
+    kernel_hasher(things).save(path, half=("basis_", "directions_"))
     content = path.read_bytes()
     first = 8 + int.from_bytes(content[:8], "little")  # of the numbers
     for at in (first, (first + len(content)) // 2, len(content) - 1):

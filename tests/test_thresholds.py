@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kdiffhash.thresholds
 from kdiffhash._numba import sweep
-from kdiffhash.thresholds import ThresholdSearch
+from kdiffhash.thresholds import find_thresholds
 
 
 def brute_force(column, pairs, similar, weight):
@@ -37,9 +36,7 @@ def test_no_threshold_is_better(seed, n_rows, n_pairs, weight, decimals):
     column = np.round(rng.normal(size=n_rows), decimals).astype(np.float32)
     pairs = rng.integers(n_rows, size=(n_pairs, 2))
     similar = np.arange(n_pairs) < rng.integers(1, n_pairs)
-    search = ThresholdSearch()
-    search.add(column[None], pairs, similar)
-    found = search.solve(weight)
+    found = find_thresholds(column[None], pairs, similar, weight)
     reached = loss_of(column, found.thresholds[0], pairs, similar, weight)
     assert reached == pytest.approx(brute_force(column, pairs, similar, weight), abs=1e-12)
     assert reached == pytest.approx(weight * found.fnr[0] + found.fpr[0], abs=1e-12)
@@ -57,41 +54,29 @@ def test_ranks_are_those_of_numpy():
 
 
 def test_a_threshold_lies_in_the_middle_of_the_widest_of_equally_good_gaps():
-    search = ThresholdSearch()
     projections = np.array([[0, 1, 2, 10, 11]], np.float32)
-    search.add(projections, np.array([[0, 4], [0, 1]]), np.array([False, True]))
-    assert search.solve().thresholds[0] == 6  # 1.5, 6 and 10.5 are equally good
+    found = find_thresholds(projections, np.array([[0, 4], [0, 1]]), np.array([False, True]))
+    assert found.thresholds[0] == 6  # 1.5, 6 and 10.5 are equally good
 
 
 def test_neighbouring_floats_are_told_apart():
     low = np.float32(1)
     high = np.nextafter(low, np.float32(2))
-    search = ThresholdSearch()
-    search.add(np.array([[low, high]]), np.array([[0, 1], [0, 0]]), np.array([False, True]))
-    threshold = search.solve().thresholds[0]
+    pairs, similar = np.array([[0, 1], [0, 0]]), np.array([False, True])
+    threshold = find_thresholds(np.array([[low, high]]), pairs, similar).thresholds[0]
     assert not low > threshold
     assert high > threshold
 
 
-@pytest.mark.parametrize("in_memory", [2**28, 100])
-def test_batches_give_the_thresholds_of_the_whole(monkeypatch, in_memory):
-    monkeypatch.setattr(kdiffhash.thresholds, "_IN_MEMORY", in_memory)
+def test_threads_find_the_same_thresholds():
     rng = np.random.default_rng(0)
     columns = rng.normal(size=(5, 90)).astype(np.float32)
-    pairs = rng.integers(30, size=(400, 2)) + 30 * rng.integers(3, size=(400, 1))
-    similar = rng.random(400) < 0.4
-    whole, parts = ThresholdSearch(), ThresholdSearch()
-    whole.add(columns, pairs, similar)
-    for b in range(3):
-        mine = pairs[:, 0] // 30 == b
-        parts.add(columns[:, 30 * b : 30 * b + 30].copy(), pairs[mine] - 30 * b, similar[mine])
-    one, other = whole.solve(n_jobs=1), parts.solve(n_jobs=2)
+    pairs, similar = rng.integers(90, size=(400, 2)), rng.random(400) < 0.4
+    one, other = (find_thresholds(columns, pairs, similar, n_jobs=n) for n in (1, 3))
     for name in ("thresholds", "fnr", "fpr", "ones"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_one_kind_of_pairs_is_refused():
-    search = ThresholdSearch()
-    search.add(np.zeros((1, 2), np.float32), np.array([[0, 1]]), np.array([True]))
     with pytest.raises(ValueError, match="every pair is similar"):
-        search.solve()
+        find_thresholds(np.zeros((1, 2), np.float32), np.array([[0, 1]]), np.array([True]))

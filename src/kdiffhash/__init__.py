@@ -30,10 +30,7 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .hashers import ITQHash as ITQHash
     from .hashers import KernelDiffHash as KernelDiffHash
     from .hashers import KernelLDAHash as KernelLDAHash
-    from .hashers import KSHHash as KSHHash
     from .hashers import LDAHash as LDAHash
-    from .hashers import RandomHyperplaneHash as RandomHyperplaneHash
-    from .hashers import SDHHash as SDHHash
     from .metrics import Interval as Interval
     from .metrics import Roc as Roc
     from .metrics import bootstrap as bootstrap
@@ -67,12 +64,9 @@ _HOMES = {
         "CrossDiffHash",
         "DiffHash",
         "ITQHash",
-        "KSHHash",
         "KernelDiffHash",
         "KernelLDAHash",
         "LDAHash",
-        "RandomHyperplaneHash",
-        "SDHHash",
     ],
     "metrics": ["Interval", "Roc", "bootstrap", "bootstrap_difference", "fnr_at_fpr", "roc"],
     "model_file": ["ModelFileError", "load"],

@@ -13,8 +13,8 @@ codes are those of exact arithmetic, but for less than one bit in a million.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ._numba.doubt import settle_rows, settle_sums
 from ._numba.product import empty_result, multiply, pack_panels
 from ._numba.tiles import pack_above
 from .codes import Codes, n_bytes
+from .files import scratch_array
 from .kernels import FeatureMap, GaussianMap, Rows
 from .moments import to_fixed_point
 from .parallel import run_tiles
@@ -35,155 +36,166 @@ _SUM_ERROR = 5e-8  # of a sum in float32, over the root of the number of feature
 _FEATURE_ERROR = 1.3e-7  # of an exact sum of float32 features
 
 
+class _Worker:
+    """The buffers of one thread, and what is done in them to a tile of rows."""
+
+    def __init__(self, preprocess: Preprocess, features: FeatureMap) -> None:
+        self.preprocess, self.map = preprocess, features
+        self.rows = np.zeros((features.tile, features.input_width), np.float32)
+        self.to_features = features.start_thread()
+
+    def features(self, X: NDArray[Any], start: int, stop: int) -> Rows:
+        """Features of a tile, in an array of at least that many rows and columns."""
+        prepare_rows(
+            X[start:stop], self.rows[: stop - start], self.preprocess, self.map.shift, start
+        )
+        return self.to_features(self.rows, stop - start)
+
+
 def compute_features(
-    X: NDArray[Any], preprocess: Preprocess, features: FeatureMap, n_jobs: int | None = None
-) -> Rows:
-    """Features of all rows, shape (n, features.width)."""
-    out = np.empty((len(X), features.width), np.float32)
-    _store_features(X, preprocess, features, n_jobs, out, lambda values: values)
-    return out
-
-
-def compute_moment_features(
-    X: NDArray[Any], preprocess: Preprocess, features: FeatureMap, n_jobs: int | None = None
-) -> Rows | NDArray[np.int16]:
-    """Features as `PairMoments.of` likes them best: in fixed point where they lie in [0, 1]."""
-    if not features.in_unit_interval:
-        return compute_features(X, preprocess, features, n_jobs)
-    out = np.empty((len(X), features.width), np.int16)
-    _store_features(X, preprocess, features, n_jobs, out, to_fixed_point)
-    return out
-
-
-def _store_features(
     X: NDArray[Any],
     preprocess: Preprocess,
     features: FeatureMap,
-    n_jobs: int | None,
-    out: NDArray[Any],
-    convert: Callable[[Rows], NDArray[Any]],
-) -> None:
-    def store(start: int, stop: int, values: Rows) -> None:
-        out[start:stop] = convert(values[: stop - start, : features.width])
+    n_jobs: int | None = None,
+    *,
+    fixed_point: bool = False,
+) -> NDArray[Any]:
+    """Features of all rows, shape (n, features.width).
 
-    _for_feature_tiles(X, preprocess, features, n_jobs, lambda: store)
+    They are float32, or int16 in `fixed_point`: multiples of 2**-12, for features in [0, 1] (see
+    `PairMoments.of`).
+    """
+    out = np.empty((len(X), features.width), np.int16 if fixed_point else np.float32)
+
+    def make_worker() -> Callable[[int, int], None]:
+        worker = _Worker(preprocess, features)
+
+        def work(start: int, stop: int) -> None:
+            values = worker.features(X, start, stop)[: stop - start, : features.width]
+            out[start:stop] = to_fixed_point(values) if fixed_point else values
+
+        return work
+
+    _check_width(X, features)
+    run_tiles(make_worker, len(X), features.tile, n_jobs)
+    return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Encoder:
-    """A learned hash in the form that is quick to apply.
+    """A learned hash, prepared for encoding: what all calls share is made once and kept.
 
     Parameters
     ----------
     preprocess : None, "unit" or "hellinger"
     features : FeatureMap
     directions : float32 array of shape (n_bits, features.width)
-    thresholds : float32 array of shape (n_bits,)
-        Bit i of a row is 1 where ``directions[i] @ features(row) > thresholds[i]``.
+    thresholds : float32 array of shape (n_bits,), optional
+        Bit i of a row is 1 where ``directions[i] @ features(row) > thresholds[i]``. Without them
+        (they are not known yet) there are projections only, as float32 gives them.
     """
 
     preprocess: Preprocess
     features: FeatureMap
-    directions: NDArray[np.float32]
-    thresholds: NDArray[np.float32]
-
-    def raw_projections(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
-        """``features(X) @ directions.T``, the values that thresholds are compared with."""
-        out = np.empty((len(X), len(self.directions)), np.float32)
-
-        def store(start: int, stop: int, values: Rows) -> None:
-            out[start:stop] = values[: stop - start]
-
-        self._for_projection_tiles(X, n_jobs, store)
-        return out
-
-    def raw_columns(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
-        """The same for thresholds that are not known yet: one bit a row, shape (n_bits, n)."""
-        out = np.empty((len(self.directions), len(X)), np.float32)
-
-        def store(start: int, stop: int, values: Rows) -> None:
-            out[:, start:stop] = values[: stop - start].T
-
-        self._for_projection_tiles(X, n_jobs, store, settled=False)
-        return out
+    directions: Rows
+    thresholds: Rows | None = None
+    _idle: list[_EncodingWorker] = field(default_factory=list, init=False, repr=False)
 
     def encode(self, X: NDArray[Any], n_jobs: int | None = None) -> Codes:
         """Packed codes of all rows, shape (n, ceil(n_bits / 8))."""
-        out = np.empty((len(X), n_bytes(len(self.thresholds))), np.uint8)
+        out = np.empty((len(X), n_bytes(len(self.directions))), np.uint8)
 
-        def store(start: int, stop: int, values: Rows) -> None:
-            pack_above(values, self.thresholds, out[start:stop])
+        def pack(start: int, projections: Rows) -> None:
+            pack_above(projections, self.thresholds, out[start : start + len(projections)])
 
-        self._for_projection_tiles(X, n_jobs, store)
+        self._for_tiles(X, pack, n_jobs)
         return out
 
-    def _for_projection_tiles(
-        self,
-        X: NDArray[Any],
-        n_jobs: int | None,
-        store: Callable[[int, int, Rows], None],
-        settled: bool = True,
+    def project(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """``features(X) @ directions.T``, the values that thresholds are compared with."""
+        out = np.empty((len(X), len(self.directions)), np.float32)
+
+        def store(start: int, projections: Rows) -> None:
+            out[start : start + len(projections)] = projections
+
+        self._for_tiles(X, store, n_jobs)
+        return out
+
+    def columns(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """The same transposed, shape (n_bits, n); above 1 GB in a temporary file."""
+        out: Rows = scratch_array((len(self.directions), len(X)), np.float32)
+
+        def store(start: int, projections: Rows) -> None:
+            out[:, start : start + len(projections)] = projections.T
+
+        self._for_tiles(X, store, n_jobs)
+        return out
+
+    def _for_tiles(
+        self, X: NDArray[Any], use: Callable[[int, Rows], None], n_jobs: int | None
     ) -> None:
-        """Hand the projections of each tile to `store`, in an array of at least that many rows."""
-        panels = pack_panels(self.directions)
-        settle = self._make_settle(X) if settled else None
+        """Hand the number of the first row and the projections of each tile to `use`."""
+        _check_width(X, self.features)
+        busy: list[_EncodingWorker] = []
 
-        def make_consumer() -> Callable[[int, int, Rows], None]:
-            projections = empty_result(self.features.tile, panels)
+        def make_worker() -> Callable[[int, int], None]:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                worker = _EncodingWorker(self)
+            busy.append(worker)
+            return lambda start, stop: use(start, worker.project(X, start, stop))
 
-            def consume(start: int, stop: int, values: Rows) -> None:
-                multiply(values, panels, stop - start, projections)
-                wanted = projections[:, : len(self.directions)]
-                if settle is not None:
-                    settle(start, stop, wanted, values)
-                store(start, stop, wanted)
+        run_tiles(make_worker, len(X), self.features.tile, n_jobs)
+        self._idle.extend(busy)
 
-            return consume
+    @cached_property
+    def panels(self) -> Rows:
+        """The directions, packed for the product."""
+        return pack_panels(self.directions)
 
-        _for_feature_tiles(X, self.preprocess, self.features, n_jobs, make_consumer)
-
-    def _make_settle(self, X: NDArray[Any]) -> Callable[[int, int, Rows, Rows], None] | None:
-        """A function that makes projections of a tile better where rounding could turn a bit."""
-        if not isinstance(self.features, GaussianMap):
-            return None
+    @cached_property
+    def ambiguous(self) -> tuple[Rows, Rows]:
+        """How near to its threshold a projection is ambiguous: by its sum, by its features."""
         lengths = np.sqrt(np.einsum("ij,ij->i", self.directions, self.directions))
-        very_near = np.float32(_FEATURE_ERROR) * lengths
-        near = very_near + np.float32(_SUM_ERROR * np.sqrt(self.features.width)) * lengths
-        learned = self.directions, self.thresholds
-        shift, in_double = self.features.shift, cache(self.features.in_double)
+        by_features = np.float32(_FEATURE_ERROR) * lengths
+        by_sum = np.float32(_SUM_ERROR * np.sqrt(self.features.width)) * lengths
+        return by_features + by_sum, by_features
 
-        def settle(start: int, stop: int, projections: Rows, values: Rows) -> None:
-            doubtful = np.empty(stop - start, np.bool_)
-            if not settle_sums(projections, values, *learned, near, very_near, doubtful):
-                return
-            places = np.flatnonzero(doubtful)
+
+class _EncodingWorker(_Worker):
+    """A worker that also projects: one tile from rows to values that thresholds are set on."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder.preprocess, encoder.features)
+        self.encoder = encoder
+        self.projections = empty_result(encoder.features.tile, encoder.panels)
+        self.is_ambiguous = np.empty(encoder.features.tile, np.bool_)
+
+    def project(self, X: NDArray[Any], start: int, stop: int) -> Rows:
+        """Projections of a tile, shape (stop - start, n_bits)."""
+        n, encoder = stop - start, self.encoder
+        values = self.features(X, start, stop)
+        multiply(values, encoder.panels, n, self.projections)
+        projections = self.projections[:n, : len(encoder.directions)]
+        if encoder.thresholds is not None and isinstance(self.map, GaussianMap):
+            self._recompute_ambiguous(projections, values, X[start:stop], self.map)
+        return projections
+
+    def _recompute_ambiguous(
+        self, projections: Rows, values: Rows, X: NDArray[Any], features: GaussianMap
+    ) -> None:
+        """Recompute projections, in double precision, where rounding could turn a bit."""
+        near, very_near = self.encoder.ambiguous
+        learned = self.encoder.directions, self.encoder.thresholds
+        flags = self.is_ambiguous[: len(projections)]
+        if settle_sums(projections, values, *learned, near, very_near, flags):
+            places = np.flatnonzero(flags)
             rows = np.empty((len(places), X.shape[1]), np.float32)
-            prepare_rows(X[start:stop][places], rows, self.preprocess, shift)
-            settle_rows(projections, places, in_double()(rows), *learned, very_near)
-
-        return settle
+            prepare_rows(X[places], rows, self.preprocess, features.shift)
+            settle_rows(projections, places, features.in_double(rows), *learned, very_near)
 
 
-def _for_feature_tiles(
-    X: NDArray[Any],
-    preprocess: Preprocess,
-    features: FeatureMap,
-    n_jobs: int | None,
-    make_consumer: Callable[[], Callable[[int, int, Rows], None]],
-) -> None:
-    """Hand the features of each tile to a consumer, one consumer a thread."""
+def _check_width(X: NDArray[Any], features: FeatureMap) -> None:
     if X.shape[1] != features.input_width:
         raise ValueError(f"rows have {X.shape[1]} values, {features.input_width} are wanted")
-    shift, start_thread = features.shift, features.make_worker()
-
-    def make_worker() -> Callable[[int, int], None]:
-        rows = np.zeros((features.tile, X.shape[1]), np.float32)
-        to_features, consume = start_thread(), make_consumer()
-
-        def work(start: int, stop: int) -> None:
-            prepare_rows(X[start:stop], rows[: stop - start], preprocess, shift, start)
-            consume(start, stop, to_features(rows, stop - start))
-
-        return work
-
-    run_tiles(make_worker, len(X), features.tile, n_jobs)

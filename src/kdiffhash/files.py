@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_IN_MEMORY = 2**30  # bytes of an array above which it lies in a temporary file
 
 
 def open_npy(path: Path) -> Any:
@@ -23,6 +27,21 @@ def open_npy(path: Path) -> Any:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} is an .npz file; a single array (.npy) is wanted here")
     return array
+
+
+def scratch_array(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An empty array in memory, or in an unnamed temporary file if it is above 1 GB."""
+    import numpy as np
+
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= _IN_MEMORY:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        if hasattr(
+            os, "posix_fallocate"
+        ):  # a full disk is an error here, not a crash at some access
+            os.posix_fallocate(file.fileno(), 0, size)
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def json_ready(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -51,11 +52,11 @@ class FeatureMap(Protocol):
     def in_unit_interval(self) -> bool:
         """Whether all features lie in [0, 1], so that their moments can be exact."""
 
-    def make_worker(self) -> Callable[[], TileFunction]:
-        """Prepare what all threads share; the result makes a function with buffers for one."""
+    def start_thread(self) -> TileFunction:
+        """A function from a tile and its number of rows to features, with buffers of its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IdentityMap:
     """The linear case: the rows themselves."""
 
@@ -70,31 +71,16 @@ class IdentityMap:
 
     input_width = width
 
-    def make_worker(self) -> Callable[[], TileFunction]:
+    def start_thread(self) -> TileFunction:
         """Hand the tile on as it is."""
-        return lambda: lambda rows, _: rows
+        return lambda rows, _: rows
 
 
-@dataclass(frozen=True)
-class GaussianMap:
-    """``exp(-gamma ||A(x - b)||^2)`` for every basis row b; A is the identity or `metric`.
+@dataclass(frozen=True, eq=False)
+class BasisMap:
+    """Kernel values of a row with each of the basis rows."""
 
-    One product gives all x'b of a tile. The square is expanded around the mean of the basis, so
-    that a common offset of the data does not drown the differences. (Basis rows are float32: an
-    offset of a million times the differences is lost beforehand.)
-    """
-
-    tile: ClassVar[int] = 240
-    in_unit_interval: ClassVar[bool] = True
     basis: Rows
-    gamma: float
-    metric: Rows | None = None
-
-    @property
-    def shift(self) -> Rows:
-        """Mean of the basis rows."""
-        mean: Rows = self.basis.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return mean
 
     @property
     def input_width(self) -> int:
@@ -106,60 +92,90 @@ class GaussianMap:
         """Number of basis rows."""
         return len(self.basis)
 
-    def make_worker(self) -> Callable[[], TileFunction]:
-        """Two or three passes: (metric,) product, exponential."""
+
+@dataclass(frozen=True, eq=False)
+class GaussianMap(BasisMap):
+    """``exp(-gamma ||A(x - b)||^2)`` for every basis row b; A is the identity or `metric`.
+
+    One product gives all x'b of a tile. The square is expanded around the mean of the basis, so
+    that a common offset of the data does not drown the differences. (Basis rows are float32: an
+    offset of a million times the differences is lost beforehand.)
+    """
+
+    tile: ClassVar[int] = 240
+    in_unit_interval: ClassVar[bool] = True
+    gamma: float
+    metric: Rows | None = None
+
+    @cached_property
+    def shift(self) -> Rows:
+        """Mean of the basis rows."""
+        mean: Rows = self.basis.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean
+
+    @cached_property
+    def scale(self) -> np.float32:
+        """What rows are multiplied with, so that squares stay in range for data of any scale."""
+        return np.float32(np.sqrt(self.gamma * LOG2_E))
+
+    @cached_property
+    def panels(self) -> tuple[Rows, Rows, Rows | None]:
+        """What rows are multiplied with, packed: basis, its squared norms, metric."""
         basis = self.basis - self.shift
-        metric = None if self.metric is None else pack_panels(self.metric.T)
         if self.metric is not None:
             with one_blas_thread():
                 basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
-        # The bandwidth goes into the rows, so that squares stay in range for data of any scale.
-        scale = np.float32(np.sqrt(self.gamma * LOG2_E))
-        basis = basis * scale
-        panels = pack_panels(2 * basis)
-        column_terms = np.empty(len(basis), np.float32)
-        squared_norms(basis, len(basis), column_terms)
+        basis = basis * self.scale
+        squares = np.empty(len(basis), np.float32)
+        squared_norms(basis, len(basis), squares)
+        metric = None if self.metric is None else pack_panels(self.metric.T)
+        return pack_panels(2 * basis), squares, metric
 
-        def start_thread() -> TileFunction:
-            row_terms = np.empty(self.tile, np.float32)
-            features = empty_result(self.tile, panels)
-            mapped = None if metric is None else empty_result(self.tile, metric)
+    def start_thread(self) -> TileFunction:
+        """Two or three passes: (metric,) product, exponential."""
+        return _GaussianTile(self)
 
-            def work(rows: Rows, n_rows: int) -> Rows:
-                if metric is not None and mapped is not None:
-                    multiply(rows, metric, n_rows, mapped)
-                    rows = mapped
-                rows[:n_rows] *= scale
-                squared_norms(rows, n_rows, row_terms)
-                multiply(rows, panels, n_rows, features)
-                exp2_of_expanded_square(features, row_terms, column_terms, n_rows)
-                return features
-
-            return work
-
-        return start_thread
-
-    def in_double(self) -> Callable[[Rows], NDArray[np.float64]]:
-        """A function for the features of a few rows in double precision."""
+    @cached_property
+    def _basis_in_double(self) -> NDArray[np.float64]:
         basis = self.basis.astype(np.float64) - self.shift
-        metric = None if self.metric is None else self.metric.astype(np.float64)
-        if metric is not None:
+        if self.metric is not None:
             with one_blas_thread():
-                basis = basis @ metric
+                basis = basis @ self.metric.astype(np.float64)
+        return basis
 
-        def work(rows: Rows) -> NDArray[np.float64]:
-            features = np.empty((len(rows), self.width))
-            exact = rows.astype(np.float64)
-            if metric is not None:
-                exact = np.stack([row @ metric for row in exact])  # each by itself
-            gaussians(exact, basis, self.gamma * LOG2_E, features)
-            return features
+    def in_double(self, rows: Rows) -> NDArray[np.float64]:
+        """Features of a few rows, minus `shift`, in double precision."""
+        exact = rows.astype(np.float64)
+        if self.metric is not None:
+            metric = self.metric.astype(np.float64)
+            exact = np.stack([row @ metric for row in exact])  # each by itself
+        features = np.empty((len(rows), self.width))
+        gaussians(exact, self._basis_in_double, self.gamma * LOG2_E, features)
+        return features
 
-        return work
+
+class _GaussianTile:
+    """The buffers of one thread for a `GaussianMap`."""
+
+    def __init__(self, features: GaussianMap) -> None:
+        self.scale, (self.panels, self.column_terms, self.metric) = features.scale, features.panels
+        self.row_terms = np.empty(features.tile, np.float32)
+        self.out = empty_result(features.tile, self.panels)
+        self.mapped = None if self.metric is None else empty_result(features.tile, self.metric)
+
+    def __call__(self, rows: Rows, n_rows: int) -> Rows:
+        if self.metric is not None and self.mapped is not None:
+            multiply(rows, self.metric, n_rows, self.mapped)
+            rows = self.mapped
+        rows[:n_rows] *= self.scale
+        squared_norms(rows, n_rows, self.row_terms)
+        multiply(rows, self.panels, n_rows, self.out)
+        exp2_of_expanded_square(self.out, self.row_terms, self.column_terms, n_rows)
+        return self.out
 
 
-@dataclass(frozen=True)
-class PairwiseMap:
+@dataclass(frozen=True, eq=False)
+class PairwiseMap(BasisMap):
     """Any kernel that scikit-learn names, or a function of two matrices of rows.
 
     Kernels of inner products are made here, since scikit-learn leaves these to BLAS, which treats
@@ -170,54 +186,41 @@ class PairwiseMap:
     tile: ClassVar[int] = 240
     shift: ClassVar[Rows | None] = None
     kernel: Kernel
-    basis: Rows
     params: Mapping[str, Any]
-
-    @property
-    def input_width(self) -> int:
-        """Number of values in a basis row."""
-        return int(self.basis.shape[1])
-
-    @property
-    def width(self) -> int:
-        """Number of basis rows."""
-        return len(self.basis)
 
     @property
     def in_unit_interval(self) -> bool:
         """True of the kernels that are exponentials of a distance."""
         return self.kernel in ("laplacian", "chi2")
 
-    def make_worker(self) -> Callable[[], TileFunction]:
+    def start_thread(self) -> TileFunction:
         """Call the kernel on the tile and the basis."""
         of_product = _of_inner_product(self.kernel, self.params)
-        if of_product is not None:
-            basis = _unit_rows(self.basis) if self.kernel == "cosine" else self.basis
-            panels = pack_panels(basis)
+        return self._call if of_product is None else partial(self._of_products, of_product)
 
-        def start_thread() -> TileFunction:
-            if of_product is None:
-                return self._call
-            products = empty_result(self.tile, panels)
+    @cached_property
+    def _panels(self) -> Rows:
+        return pack_panels(_unit_rows(self.basis) if self.kernel == "cosine" else self.basis)
 
-            def work(rows: Rows, n_rows: int) -> Rows:
-                if self.kernel == "cosine":
-                    rows = _unit_rows(rows)
-                multiply(rows, panels, n_rows, products)
-                return self._checked(of_product(products[:n_rows, : self.width]), n_rows)
+    @cached_property
+    def _own_basis(self) -> Rows:
+        """A copy, which scikit-learn wants to be writable, and a function must not write to."""
+        basis = self.basis.copy()
+        basis.flags.writeable = not callable(self.kernel)
+        return basis
 
-            return work
-
-        return start_thread
+    def _of_products(
+        self, function: Callable[[NDArray[Any]], NDArray[Any]], rows: Rows, n_rows: int
+    ) -> Rows:
+        products = empty_result(self.tile, self._panels)
+        rows = _unit_rows(rows) if self.kernel == "cosine" else rows
+        multiply(rows, self._panels, n_rows, products)
+        return self._checked(function(products[:n_rows, : self.width]), n_rows)
 
     def _call(self, rows: Rows, n_rows: int) -> Rows:
         rows[n_rows:] = 0
-        basis = self.basis
-        if callable(self.kernel):
-            basis = basis.view()
-            basis.flags.writeable = False
         with np.errstate(invalid="ignore", divide="ignore"):  # on the rows that fill up the tile
-            values = np.asarray(kernel_matrix(self.kernel, rows, basis, self.params))
+            values = np.asarray(kernel_matrix(self.kernel, rows, self._own_basis, self.params))
         if values.shape != (len(rows), self.width):
             raise ValueError(
                 f"the kernel gave shape {values.shape} for {len(rows)} rows and {self.width} "

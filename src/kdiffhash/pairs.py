@@ -12,11 +12,19 @@ Pairs = NDArray[np.int64]
 Similar = NDArray[np.bool_]
 
 
-class Things(NamedTuple):
-    """Which thing each row shows, and which group (photograph) it is from, if that matters."""
+class Labels(NamedTuple):
+    """The object that each row belongs to, and its group (photograph) if pairs span groups."""
 
     ids: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, y: ArrayLike, groups: ArrayLike | None, n_rows: int) -> Labels:
+        """Checked labels of `n_rows` rows."""
+        labels = cls(as_ids(y, "y"), None if groups is None else as_ids(groups, "groups"))
+        if len(labels.ids) != n_rows:
+            raise ValueError(f"X has {n_rows} rows, but y has {len(labels.ids)} labels")
+        return labels
 
 
 def draw_pairs(
@@ -121,14 +129,20 @@ def check_both_kinds(n_positives: int, n_negatives: int) -> None:
         raise ValueError("every pair is similar; learning needs pairs that should not match")
 
 
-def things_joined_by(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
-    """Which thing each row shows, if similar pairs are all that is known of it."""
+def distinct_rows(pairs: Pairs) -> tuple[NDArray[np.int64], Pairs]:
+    """The rows that are in pairs, each once, and the pairs as places among them."""
+    rows, members = np.unique(pairs, return_inverse=True)
+    return rows, members.reshape(-1, 2)
+
+
+def labels_joined_by(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
+    """A label for each row, if positive pairs are all that is known: rows they join share one."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     links = coo_array((np.ones(len(positives), bool), positives.T), (n_rows, n_rows))
-    things: NDArray[np.int64] = connected_components(links, directed=False)[1].astype(np.int64)
-    return things
+    labels: NDArray[np.int64] = connected_components(links, directed=False)[1].astype(np.int64)
+    return labels
 
 
 def as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:

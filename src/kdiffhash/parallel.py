@@ -26,9 +26,8 @@ def n_threads(n_jobs: int | None) -> int:
     if n_jobs is not None and not isinstance(n_jobs, int | np.integer):
         raise ValueError(f"n_jobs must be a whole number or None, got {n_jobs!r}")
     if n_jobs is None or n_jobs < 0:
-        from numba import config
-
-        everything: int = config.NUMBA_NUM_THREADS
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux: what a container leaves us
+        everything = len(affinity(0)) if affinity else os.cpu_count() or 1
         return everything if n_jobs is None else max(1, everything + 1 + n_jobs)
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; use None for all cores")
@@ -98,28 +97,6 @@ def _take_control() -> None:
         clear(force=True)
 
 
-def run(
-    tasks: Sequence[Callable[[], None]], n_jobs: int | None, stop: threading.Event | None = None
-) -> None:
-    """Call every task, on `n_jobs` threads. An error or Ctrl-C sets `stop` and is raised."""
-    workers = min(n_threads(n_jobs), len(tasks))
-    with one_blas_thread():
-        if workers <= 1:
-            for task in tasks:
-                task()
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(task) for task in tasks]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                if stop is not None:
-                    stop.set()
-                pool.shutdown(cancel_futures=True)
-                raise
-
-
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 _pool_lock = threading.Lock()
@@ -141,7 +118,7 @@ def _mark_thread(is_one_of_several: bool) -> None:
 
 
 def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
-    """Call short tasks, each on a thread of its own; threads are kept for later.
+    """Call tasks, each on a thread of its own, from one pool that is kept.
 
     BLAS is left as it is. Tasks of a task are called one after the other.
     """
@@ -159,7 +136,7 @@ def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
         _mark_thread(True)
         tasks[0]()
         for task, future in zip(tasks[1:], futures):
-            if future.cancel():  # all kept threads are busy with what others want
+            if future.cancel():  # all threads of the pool are busy with other callers' tasks
                 task()
     finally:
         _mark_thread(False)
@@ -174,11 +151,15 @@ def run_tiles(
     n_rows: int,
     tile: int,
     n_jobs: int | None,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Call a worker for each tile of rows; every thread makes its own worker, with its buffers."""
+    """Call a worker for each tile of rows; every thread makes its own worker, with its buffers.
+
+    An error or Ctrl-C on one thread sets `stop`, so that the others take no further tile.
+    """
     n_tiles = -(-n_rows // tile)
-    workers = max(1, min(n_threads(n_jobs), n_tiles))
-    turn, lock, stop = iter(range(n_tiles)), threading.Lock(), threading.Event()
+    n_workers = max(1, min(n_threads(n_jobs), n_tiles))
+    turn, lock, stop = iter(range(n_tiles)), threading.Lock(), stop or threading.Event()
 
     def work() -> None:
         try:
@@ -194,7 +175,14 @@ def run_tiles(
             raise
 
     with one_blas_thread():
-        run_plain([work] * workers)
+        run_plain([work] * n_workers)
+
+
+def run(
+    tasks: Sequence[Callable[[], None]], n_jobs: int | None, stop: threading.Event | None = None
+) -> None:
+    """Call every task, on at most `n_jobs` threads at a time."""
+    run_tiles(lambda: lambda i, _: tasks[i](), len(tasks), 1, n_jobs, stop)
 
 
 def sum_tiles(

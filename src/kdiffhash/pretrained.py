@@ -6,7 +6,6 @@ from functools import cache
 from importlib.resources import as_file, files
 
 from .hashers import BaseHasher
-from .model_file import load
 
 # What a name takes, and what makes it RootSIFT.
 _PREPROCESS = {"sift": "hellinger", "rootsift": "unit"}
@@ -45,4 +44,4 @@ def load_pretrained(name: str = "sift", n_bits: int | None = None) -> BaseHasher
 @cache
 def _load() -> BaseHasher:
     with as_file(files(__package__) / "models" / "sift.safetensors") as path:
-        return load(path)
+        return BaseHasher.load(path)

@@ -225,13 +225,14 @@ class _Descent:
             basis = start.features.basis.copy()
             rate = settings.basis_rate * float(basis.std(axis=0).mean())
             self.basis = _Parameter(basis, rate)
-            self.features = replace(start.features, basis=basis)  # shared: it moves along
             if start.features.metric is not None:
                 self.metric = start.features.metric @ start.features.metric.T
         self._follow()
 
     def _follow(self) -> None:
-        """Directions and thresholds on plain features, from those on whitened ones."""
+        """Features, and directions and thresholds on them, from those on whitened features."""
+        if self.basis is not None and isinstance(self.features, GaussianMap):
+            self.features = replace(self.features, basis=self.basis.values)
         self.directions = self._product(self.white.values, self.whiten)
         self.thresholds = self.offsets.values + self.directions @ self.mean
 

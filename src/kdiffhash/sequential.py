@@ -8,7 +8,7 @@ Most pairs are far apart and say so early.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
@@ -20,6 +20,7 @@ from ._numba import sequential
 from .calibration import calibrate, clopper_pearson
 from .codes import as_words, check_codes
 from .metrics import roc
+from .model_file import Arrays, Header, Model
 from .pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .parallel import n_threads, run
 
@@ -70,7 +71,7 @@ class Expected:
     bits_dissimilar: float
 
 
-class SequentialMatcher:
+class SequentialMatcher(Model):
     """Decides pairs of codes, reading them only as far as needed.
 
     Parameters
@@ -230,8 +231,7 @@ class SequentialMatcher:
         -------
         Decisions
         """
-        if not hasattr(self, "accept_"):
-            raise ValueError("this matcher has not learned when to stop; call fit first")
+        self._check_fitted()
         left = _as_parts(a, self.n_bits_)
         right = left if b is a else _as_parts(b, self.n_bits_)
         rows = np.asarray(pairs)
@@ -240,6 +240,33 @@ class SequentialMatcher:
         checked, _ = check_pairs(rows, np.ones(len(rows), bool), (len(left), len(right)), "ab")
         found, parts = self._decide(left, right, checked, (self.accept_, self.reject_))
         return Decisions(found, np.minimum(parts.astype(np.int64) * _PART, self.n_bits_))
+
+    def _to_file(self) -> tuple[Header, Arrays]:
+        self._check_fitted()
+        header = {
+            "class": type(self).__name__,
+            "params": {"fpr": self.fpr, "fnr": self.fnr},
+            "scalars": {"n_bits_": self.n_bits_, "expected_": asdict(self.expected_)},
+        }
+        return header, {"accept_": self.accept_, "reject_": self.reject_}
+
+    @classmethod
+    def _from_file(cls, header: Header, arrays: Arrays) -> Self:
+        matcher, scalars = cls(**header["params"]), header["scalars"]
+        matcher.n_bits_ = int(scalars["n_bits_"])
+        matcher.accept_, matcher.reject_ = arrays["accept_"], arrays["reject_"]
+        for limits in (matcher.accept_, matcher.reject_):
+            if limits.shape != (-(-matcher.n_bits_ // _PART),) or limits.dtype != np.int32:
+                raise ValueError(f"its limits do not fit codes of {matcher.n_bits_} bits")
+        rates: dict[str, Any] = dict(scalars["expected_"])
+        for name in ("fpr_interval", "fnr_interval"):
+            rates[name] = tuple(rates[name])
+        matcher.expected_ = Expected(**rates)
+        return matcher
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "accept_"):
+            raise ValueError("this matcher has not learned when to stop; call fit first")
 
     def _decide(
         self, left: NDArray[np.uint32], right: NDArray[np.uint32], pairs: Pairs, limits: Limits

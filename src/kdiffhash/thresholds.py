@@ -6,7 +6,6 @@ every gap between neighbours is tried, and the threshold is the middle of the be
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,8 +16,6 @@ from ._numba import sweep
 from .codes import Codes
 from .pairs import Pairs, Similar, check_both_kinds
 from .parallel import run
-
-_IN_MEMORY = 2**28  # bytes of projections beyond which batches wait in a temporary file
 
 
 @dataclass(frozen=True)
@@ -40,69 +37,58 @@ class BitRates:
     ones: NDArray[np.float64]
 
 
-class ThresholdSearch:
-    """Collects projections and pairs, batch by batch, and finds the thresholds for all of them.
+def find_thresholds(
+    columns: NDArray[np.float32],
+    pairs: Pairs,
+    similar: Similar,
+    weight: float = 1.0,
+    n_jobs: int | None = None,
+) -> BitRates:
+    """Thresholds and rates of all bits.
 
-    Searches over batches and over everything at once give the same thresholds. Projections beyond
-    256 MB are kept in an unnamed temporary file.
+    Parameters
+    ----------
+    columns : float32 array of shape (n_bits, n)
+        Projections of the rows, by bit.
+    pairs : int array of shape (p, 2)
+        Row numbers.
+    similar : bool array of shape (p,)
+    weight : float
+        Of the false-negative rate.
+    n_jobs : int, optional
 
     Examples
     --------
     >>> import numpy as np
-    >>> from kdiffhash.thresholds import ThresholdSearch
+    >>> from kdiffhash.thresholds import find_thresholds
     >>> projections = np.array([[0.0, 1.0, 4.0, 5.0]], np.float32)  # one bit, four rows
-    >>> search = ThresholdSearch()
-    >>> search.add(projections, np.array([[0, 1], [2, 3], [1, 2]]), np.array([True, True, False]))
-    >>> search.solve().thresholds
+    >>> pairs, similar = np.array([[0, 1], [2, 3], [1, 2]]), np.array([True, True, False])
+    >>> find_thresholds(projections, pairs, similar).thresholds
     array([2.5], dtype=float32)
     """
+    n_positives, n_negatives = int(similar.sum()), int((~similar).sum())
+    check_both_kinds(n_positives, n_negatives)
+    positives, negatives = _sides(pairs[similar]), _sides(pairs[~similar])
+    n_bits = len(columns)
+    thresholds = np.empty(n_bits, np.float32)
+    fnr, fpr, ones = np.empty((3, n_bits))
 
-    def __init__(self) -> None:
-        self._columns: list[NDArray[np.float32]] = []  # a (n_bits, n_rows) array a batch
-        self._positives: list[NDArray[np.int32]] = []
-        self._negatives: list[NDArray[np.int32]] = []
-        self._n_rows = 0
-        self._bytes = 0
+    def solve(bit: int) -> None:
+        ranks, distinct = sweep.rank(np.asarray(columns[bit]))
+        # Losses are whole numbers for weight 1, so that ties are real ties.
+        cut, n_missed, n_split = sweep.best_cut(
+            distinct,
+            sweep.count_steps(ranks, *positives, len(distinct)),
+            sweep.count_steps(ranks, *negatives, len(distinct)),
+            weight * n_negatives,
+            float(n_positives),
+        )
+        thresholds[bit] = cut_value(distinct, cut)
+        fnr[bit], fpr[bit] = n_missed / n_positives, 1 - n_split / n_negatives
+        ones[bit] = np.mean(ranks > cut)
 
-    def add(self, columns: NDArray[np.float32], pairs: Pairs, similar: Similar) -> None:
-        """Add a batch: projections, shape (n_bits, n), and pairs of its rows."""
-        self._bytes += columns.nbytes
-        if self._bytes > _IN_MEMORY and self._columns:
-            with tempfile.TemporaryFile() as file:
-                columns.tofile(file)  # a full disk is an OSError here, not a crash at some access
-                columns = np.memmap(file, np.float32, "r", shape=columns.shape)
-        members = (pairs + self._n_rows).astype(np.int32)
-        self._columns.append(columns)
-        self._positives.append(members[similar])
-        self._negatives.append(members[~similar])
-        self._n_rows += columns.shape[1]
-
-    def solve(self, weight: float = 1.0, n_jobs: int | None = None) -> BitRates:
-        """Thresholds and rates of all bits over everything that was added."""
-        positives, negatives = _sides(self._positives), _sides(self._negatives)
-        n_positives, n_negatives = positives.shape[1], negatives.shape[1]
-        check_both_kinds(n_positives, n_negatives)
-        n_bits = len(self._columns[0])
-        thresholds = np.empty(n_bits, np.float32)
-        fnr, fpr, ones = np.empty((3, n_bits))
-
-        def solve_bit(bit: int) -> None:
-            column = np.concatenate([batch[bit] for batch in self._columns])
-            ranks, distinct = sweep.rank(column)
-            # Losses are whole numbers for weight 1, so that ties are real ties.
-            cut, n_missed, n_split = sweep.best_cut(
-                distinct,
-                sweep.count_steps(ranks, *positives, len(distinct)),
-                sweep.count_steps(ranks, *negatives, len(distinct)),
-                weight * n_negatives,
-                float(n_positives),
-            )
-            thresholds[bit] = cut_value(distinct, cut)
-            fnr[bit], fpr[bit] = n_missed / n_positives, 1 - n_split / n_negatives
-            ones[bit] = np.mean(ranks > cut)
-
-        run([partial(solve_bit, bit) for bit in range(n_bits)], n_jobs)
-        return BitRates(thresholds, fnr, fpr, ones)
+    run([partial(solve, bit) for bit in range(n_bits)], n_jobs)
+    return BitRates(thresholds, fnr, fpr, ones)
 
 
 def rates_at(
@@ -126,10 +112,9 @@ def rates_at(
     return BitRates(thresholds, fnr, 1 - split, ones / len(codes))
 
 
-def _sides(pairs: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Left and right members of all pairs, shape (2, p), the left ones in order for the cache."""
-    members = np.concatenate(pairs) if pairs else np.empty((0, 2), np.int32)
-    return np.ascontiguousarray(members[np.argsort(members[:, 0])].T)
+def _sides(pairs: Pairs) -> NDArray[np.int32]:
+    """Left and right members of pairs, shape (2, p), the left ones in order for the cache."""
+    return np.ascontiguousarray(pairs[np.argsort(pairs[:, 0])].T, np.int32)
 
 
 def cut_value(distinct: NDArray[np.float32], cut: int) -> np.float32:

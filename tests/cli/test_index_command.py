@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from kdiffhash import HammingIndex, RandomHyperplaneHash
-from kdiffhash.model_file import fingerprint
+from kdiffhash import HammingIndex
+from kdiffhash.hashers.stored import fingerprint
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 
 @pytest.fixture

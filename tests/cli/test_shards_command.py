@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kdiffhash
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -49,7 +50,7 @@ def test_what_goes_wrong_is_said(command, tmp_path):
     rows = tmp_path / "rows"
     rows.mkdir()
     np.save(rows / "a.npy", np.zeros((5, 4)))
-    model = kdiffhash.RandomHyperplaneHash(n_bits=8, random_state=0).fit(np.zeros((5, 4)))
+    model = RandomHyperplaneHash(n_bits=8, random_state=0).fit(np.zeros((5, 4)))
     model.save(tmp_path / "m")
     assert "--labels" in command("train", rows, "-o", tmp_path / "x", fail=True)
     assert "of their own" in command("encode", tmp_path / "m", rows, "-o", rows, fail=True)

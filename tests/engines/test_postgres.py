@@ -12,7 +12,7 @@ from contract import ChangingContract
 from kdiffhash import HammingIndex, KernelDiffHash
 from kdiffhash.engines import postgres
 from kdiffhash.engines.postgres import PostgresStore, StoreError
-from kdiffhash.model_file import fingerprint
+from kdiffhash.hashers.stored import fingerprint
 
 psycopg = pytest.importorskip("psycopg")
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -18,86 +16,6 @@ from kdiffhash import (
     draw_pairs,
     unpack,
 )
-
-STREAMED = [
-    DiffHash(10),
-    DiffHash(10, moment="cross"),
-    LDAHash(10),
-    KernelDiffHash(40),
-    KernelDiffHash(40, moment="cross"),
-    KernelDiffHash(40, **{**PAPER_SETTING, "n_basis": 100, "kernel": "rbf"}),
-    KernelDiffHash(40, kernel="laplacian"),
-    KernelLDAHash(40, preprocess="unit"),
-]
-
-
-def shards(y):
-    """Rows, pairs and flags of four batches, with all rows and pairs of `whole` between them."""
-    rows = np.array_split(np.arange(len(y)), [100, 320, 344])
-    out = []
-    for number, part in enumerate(rows):
-        pairs, similar = draw_pairs(y[part], 300, 500, random_state=number)
-        out.append((part, pairs, similar))
-    return out
-
-
-@pytest.mark.parametrize("hasher", STREAMED, ids=lambda h: repr(h)[:40])
-@pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
-def test_a_stream_learns_what_one_fit_learns(hasher, things):
-    X, y = things
-    batches = shards(y)
-    pairs = np.concatenate([part[pairs] for part, pairs, _ in batches])
-    similar = np.concatenate([flags for *_, flags in batches])
-    hasher = clone(hasher)
-    if isinstance(hasher, KernelDiffHash | KernelLDAHash):
-        hasher.set_params(basis=X[::6].copy(), gamma=0.05)
-    whole = clone(hasher).fit_pairs(X, pairs, similar)
-    stream = clone(hasher)
-    for part, batch, flags in batches:
-        stream.partial_fit_pairs(X[part], batch, flags)
-    for part, batch, flags in batches:
-        stream.partial_fit_thresholds(X[part], batch, flags)
-    np.testing.assert_allclose(stream.directions_, whole.directions_, atol=1e-6)
-    np.testing.assert_allclose(stream.thresholds_, whole.thresholds_, atol=1e-6)
-    same = unpack(stream.transform(X), whole.n_bits_) == unpack(whole.transform(X), whole.n_bits_)
-    assert same.mean() >= 0.99999
-
-
-def test_the_order_of_a_stream_and_its_misuse(things):
-    X, y = things
-    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
-    hasher = LDAHash(6)
-    with pytest.raises(NotFittedError, match="partial_fit_pairs"):
-        hasher.partial_fit_thresholds(X, pairs, similar)
-    hasher.partial_fit_pairs(X, pairs[similar], similar[similar])
-    with pytest.raises(NotFittedError):
-        hasher.transform(X)
-    with pytest.raises(ValueError, match="every pair is similar"):
-        hasher.partial_fit_thresholds(X, pairs, similar)
-    hasher.partial_fit_pairs(X, pairs[~similar], similar[~similar])
-    with pytest.raises(ValueError, match="expecting 12 features"):
-        hasher.partial_fit_pairs(X[:, :3], pairs, similar)
-    hasher.partial_fit_thresholds(X, pairs, similar)
-    once = LDAHash(6).fit_pairs(X, pairs, similar)
-    np.testing.assert_array_equal(hasher.transform(X), once.transform(X))
-    # A fit forgets the stream, and a new stream starts from nothing.
-    hasher.fit_pairs(X[:, :7], pairs, similar)
-    assert hasher.n_features_in_ == 7
-    hasher.partial_fit_pairs(X, pairs, similar).partial_fit_thresholds(X, pairs, similar)
-    np.testing.assert_array_equal(hasher.transform(X), once.transform(X))
-
-
-def test_thresholds_can_be_read_in_the_middle_of_a_stream(things):
-    X, y = things
-    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
-    hasher = LDAHash(4).partial_fit_pairs(X, pairs, similar)
-    hasher.partial_fit_thresholds(X, pairs[::2], similar[::2])
-    early = hasher.thresholds_
-    hasher.partial_fit_thresholds(X, pairs[1::2], similar[1::2])
-    assert not np.array_equal(hasher.thresholds_, early)
-    np.testing.assert_array_equal(
-        hasher.thresholds_, LDAHash(4).fit_pairs(X, pairs, similar).thresholds_
-    )
 
 
 def test_features_made_in_portions_change_nothing(things, monkeypatch):
@@ -245,30 +163,6 @@ def test_a_failed_refit_leaves_no_mixture(things):
         hasher.fit(X[:, :3], np.zeros(len(X)))
     with pytest.raises(NotFittedError):
         hasher.transform(X[:, :3])
-
-
-def test_a_failed_fit_ends_a_stream(things):
-    X, y = things
-    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
-    hasher = LDAHash(6).partial_fit_pairs(X, pairs, similar)
-    with pytest.raises(ValueError, match="one class"):
-        hasher.fit(X[:, :3], np.zeros(len(X)))
-    hasher.partial_fit_pairs(X, pairs, similar).partial_fit_thresholds(X, pairs, similar)
-    whole = LDAHash(6).fit_pairs(X, pairs, similar)
-    np.testing.assert_array_equal(hasher.transform(X), whole.transform(X))
-
-
-def test_a_stream_can_be_pickled_and_goes_on(things):
-    X, y = things
-    pairs, similar = draw_pairs(y, 500, 500, random_state=0)
-    stream = LDAHash(6).partial_fit_pairs(X, pairs[::2], similar[::2])
-    stream = pickle.loads(pickle.dumps(stream)).partial_fit_pairs(X, pairs[1::2], similar[1::2])
-    stream.partial_fit_thresholds(X, pairs[similar], similar[similar])
-    assert not hasattr(stream, "thresholds_")  # no negatives yet
-    stream = pickle.loads(pickle.dumps(stream))
-    stream.partial_fit_thresholds(X, pairs[~similar], similar[~similar])
-    whole = LDAHash(6).fit_pairs(X, pairs, similar)
-    np.testing.assert_array_equal(stream.truncate(4).transform(X), whole.truncate(4).transform(X))
 
 
 @pytest.mark.parametrize("kernel", ["sigmoid", "additive_chi2"])

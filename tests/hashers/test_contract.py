@@ -20,14 +20,12 @@ from kdiffhash import (
     ITQHash,
     KernelDiffHash,
     KernelLDAHash,
-    KSHHash,
     LDAHash,
-    RandomHyperplaneHash,
-    SDHHash,
     draw_pairs,
     hamming,
     unpack,
 )
+from kdiffhash.study.baselines import KSHHash, RandomHyperplaneHash, SDHHash
 
 FEW = {"n_positives": 1500, "n_negatives": 1500}
 HASHERS = [
@@ -141,6 +139,26 @@ def test_pickle_clone_and_names(fitted, things):
     names = fitted.get_feature_names_out()
     assert len(names) == fitted.transform(X[:1]).shape[1]
     assert names[0].startswith(type(fitted).__name__.lower())
+
+
+def test_codes_follow_what_is_set_after_a_first_use(fitted, things):
+    X, _ = things
+    before = unpack(fitted.transform(X), fitted.n_bits_)
+    again = pickle.loads(pickle.dumps(fitted))
+    fitted.thresholds_ = fitted.thresholds_ + np.float32(0.01)
+    shifted = fitted.project(X) > 0
+    assert (shifted <= before).all()
+    np.testing.assert_array_equal(unpack(fitted.transform(X), fitted.n_bits_), shifted)
+    fitted.directions_ = np.zeros_like(fitted.directions_)
+    fitted.thresholds_ = np.full(fitted.n_bits_, -1, np.float32)
+    assert unpack(fitted.transform(X), fitted.n_bits_).all()
+    with pytest.raises(ValueError, match="read-only"):  # in place, nobody would notice
+        fitted.thresholds_[0] = 7
+    np.testing.assert_array_equal(unpack(again.transform(X), again.n_bits_), before)
+    if "unit" not in (again.preprocess, None):
+        return
+    scaled = again.set_params(preprocess="unit").transform(X)
+    np.testing.assert_array_equal(again.transform(3 * X), scaled)
 
 
 def test_truncate_gives_prefixes(fitted, things):

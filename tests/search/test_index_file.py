@@ -19,8 +19,9 @@ import oracle
 import pytest
 from contract import ChangingContract
 
-from kdiffhash import HammingIndex, IndexFileError, RandomHyperplaneHash
-from kdiffhash.model_file import fingerprint
+from kdiffhash import HammingIndex, IndexFileError
+from kdiffhash.hashers.stored import fingerprint
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 DATA = Path(__file__).parent.parent / "data"
 N_BITS = 24

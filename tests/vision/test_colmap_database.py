@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from kdiffhash import RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash import load_pretrained, match_codes
+from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision import colmap
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -448,13 +449,17 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
     small = tmp_path / "small.db"
     run("shrink", database, "-o", small, "--bits", 128)
     before = small.read_bytes()
-    for options in ((), ("--bits", 64), ("--bits", 128, "--descriptors", "sift")):
+    other = load_pretrained("rootsift", 128)
+    other.thresholds_ = other.thresholds_ + np.float32(1e-3)
+    other.save(tmp_path / "other")
+    for options in ((), ("--bits", 64), ("--model", tmp_path / "other")):
         told = run("match", small, *options, fail=True)
         assert "codes of another model or length: 128 bits" in told
     assert "codes already" in run("shrink", small, "-o", tmp_path / "new.db", fail=True)
     assert small.read_bytes() == before
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     run("match", small, "--model", tmp_path / "own", "--no-verify")
+    run("match", small, "--bits", 128, "--descriptors", "sift", "--no-verify")  # equal codes
     run("match", database, "--bits", 128, "--no-verify")
     assert contents(small)["matches"] == contents(database)["matches"]
 

@@ -9,10 +9,10 @@ import pytest
 from kdiffhash import (
     HashedFeatures,
     HashedSIFT,
-    RandomHyperplaneHash,
     load_pretrained,
     match_codes,
 )
+from kdiffhash.study.baselines import RandomHyperplaneHash
 
 
 def places(keypoints):

@@ -8,7 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kdiffhash import RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash import load_pretrained, match_codes
+from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision.hloc import encode_features, match_features
 
 h5py = pytest.importorskip("h5py")
@@ -148,11 +149,14 @@ def test_codes_give_the_same_matches(features, codes, tmp_path):
 
 def test_codes_of_another_model_are_refused(features, tmp_path):
     encode_features(features, tmp_path / "codes.h5", load_pretrained("rootsift", 256))
-    for model in (load_pretrained("rootsift", 128), load_pretrained("sift", 256)):
+    other = load_pretrained("rootsift", 256)
+    other.thresholds_ = other.thresholds_ + np.float32(1e-3)
+    for model in (load_pretrained("rootsift", 128), other):
         for work in (match_features, encode_features):
             with pytest.raises(ValueError, match=r"another model or length \(256 bits\)"):
                 work(tmp_path / "codes.h5", tmp_path / "out.h5", model)
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "codes.h5"}
+    match_features(tmp_path / "codes.h5", tmp_path / "out.h5", load_pretrained("sift", 256))
 
 
 def test_many_keypoints_have_larger_numbers(tmp_path):

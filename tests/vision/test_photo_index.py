@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex, HashedFeatures, HashedSIFT, load_pretrained
-from kdiffhash.model_file import fingerprint
+from kdiffhash.hashers.stored import fingerprint
 from kdiffhash.vision import PhotoIndex, match_photos, photo_index, read_photo
 
 NAMES = ("camera", "coins", "astronaut", "chelsea", "coffee", "brick")

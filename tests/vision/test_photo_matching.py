@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kdiffhash import HashedSIFT, RandomHyperplaneHash, load_pretrained, match_codes
+from kdiffhash import HashedSIFT, load_pretrained, match_codes
+from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_picture
 from kdiffhash.vision.peers import match_with
 from kdiffhash.vision.photos import read_image, verify_matches

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .cluster import Cluster, on_cluster
 from .options import Jobs, Json, Seed
+
+if TYPE_CHECKING:
+    from .inputs import Data
 
 
 class Method(StrEnum):
@@ -23,10 +27,7 @@ class Method(StrEnum):
     lda = "lda"
     diff = "diff"
     boosted = "boosted"
-    random = "random"
     itq = "itq"
-    ksh = "ksh"
-    sdh = "sdh"
 
 
 class InputKind(StrEnum):
@@ -44,10 +45,7 @@ _CLASSES = {
     Method.lda: "LDAHash",
     Method.diff: "DiffHash",
     Method.boosted: "BoostedHash",
-    Method.random: "RandomHyperplaneHash",
     Method.itq: "ITQHash",
-    Method.ksh: "KSHHash",
-    Method.sdh: "SDHHash",
 }
 
 ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
@@ -106,31 +104,29 @@ def train(
     elif preprocess is InputKind.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": jobs}
-    if method in (Method.kernel_lda, Method.kernel_diff, Method.ksh, Method.sdh):
+    if method is not Method.itq:
+        params |= {"n_positives": positives, "n_negatives": negatives}
+    if method in (Method.kernel_lda, Method.kernel_diff):
         params["n_basis"] = basis
     if refine:
         if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
             raise ValueError(f"--refine goes on from a closed form; {method.value} is none")
-        if cluster is not None:
-            raise ValueError("--refine needs all pairs on one machine; leave --cluster out")
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
     learning = waiting(f"learning ({method.value})", as_json)
     with nullcontext() if refine and not as_json else learning:  # refinement has a bar
-        drawn = {}
-        if method in (Method.random, Method.itq):
-            if cluster is not None:
-                raise ValueError(f"{method.value} sees all rows at once; leave --cluster out")
-            hasher.fit(source.rows)
-        else:
-            pairs, similar = pairs_of(source, positives, negatives, across_groups, seed)
-            drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
-            if cluster is None:
-                groups = source.groups if across_groups else None
-                hasher.fit_pairs(source.rows, pairs, similar, source.labels, groups)
+        drawn: dict[str, int] = {}
+        with _rows_of(source, data, descriptor, cluster) as rows:
+            if method is Method.itq:
+                hasher.fit(rows)
             else:
-                drawn |= _fit_on_cluster(hasher, cluster, data, descriptor, pairs, similar)
+                # As `fit` draws them, so that both learn the same.
+                rng = hasher._rng("pairs")
+                pairs, similar = pairs_of(source, positives, negatives, across_groups, rng)
+                drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
+                groups = source.groups if across_groups else None
+                hasher.fit_pairs(rows, pairs, similar, source.labels, groups)
     hasher.save(out)
     show(
         {
@@ -147,19 +143,20 @@ def train(
     )
 
 
-def _fit_on_cluster(
-    hasher: Any, cluster: str, data: list[Path], descriptor: str, pairs: Any, similar: Any
-) -> dict[str, int]:
-    import numpy as np
-
-    from ..engines.dask import fit_pairs
+@contextmanager
+def _rows_of(
+    source: Data, paths: list[Path], descriptor: str, cluster: str | None
+) -> Iterator[Any]:
+    """The rows to learn from, read here or by the workers of a cluster."""
     from .inputs import shards_of
 
-    rows = shards_of(data, descriptor)
+    if cluster is None:
+        yield source.rows
+        return
+    from ..engines.dask.blocks import Blocks
+
     with on_cluster(cluster) as client:
-        fit_pairs(hasher, rows, pairs, similar, client=client)
-    left, right = np.searchsorted(rows.starts, pairs, side="right").T
-    return {"shards": len(rows.files), "pairs_across_shards": int((left != right).sum())}
+        yield Blocks.of(shards_of(paths, descriptor), client)
 
 
 def encode(
@@ -178,12 +175,12 @@ def encode(
 
     In a folder, shards whose codes are there already are left out.
     """
-    from .. import load
+    from .. import BaseHasher
     from ..codes import n_bytes
     from .output import show
 
     check_writable(out, folder=out.suffix == "")
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     if bits is not None:
         hasher = hasher.truncate(bits)
@@ -272,13 +269,13 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
-    from .. import load
+    from .. import BaseHasher
     from ..progress import waiting
     from .evaluation import evaluate_model, readable
     from .inputs import read_data
     from .output import show
 
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     with waiting("measuring", as_json):
         result = evaluate_model(
@@ -299,11 +296,11 @@ def info(model: ModelFile, as_json: Json = False) -> None:
     """Tell what a model file holds."""
     import numpy as np
 
-    from .. import load
+    from .. import BaseHasher
     from ..model_file import FORMAT
     from .output import show
 
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     params = {
         name: "array" if isinstance(value, np.ndarray) else value
         for name, value in hasher.get_params().items()
@@ -326,12 +323,12 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a model as an ONNX graph, from rows to packed codes."""
-    from .. import load
+    from .. import BaseHasher
     from ..engines.onnx import export as write
     from .output import show
 
     check_writable(onnx, model, option="--onnx")
-    hasher = load(model)
+    hasher = BaseHasher.load(model)
     if bits is not None:
         hasher = hasher.truncate(bits)
     write(hasher, onnx)

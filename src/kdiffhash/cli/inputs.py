@@ -119,7 +119,11 @@ def iter_rows(path: Path, block: int, descriptor: str) -> tuple[int, Iterator[Ar
 
 
 def pairs_of(
-    data: Data, n_positives: int, n_negatives: int, across_groups: bool, seed: int
+    data: Data,
+    n_positives: int,
+    n_negatives: int,
+    across_groups: bool,
+    random_state: int | np.random.Generator,
 ) -> tuple[Pairs, Similar]:
     """Explicit pairs if the input has them, else pairs drawn from its labels."""
     if data.pairs is not None:
@@ -135,5 +139,5 @@ def pairs_of(
         n_positives,
         n_negatives,
         groups=data.groups if across_groups else None,
-        random_state=seed,
+        random_state=random_state,
     )

@@ -205,10 +205,10 @@ def search(
 
 def features_of(model: Path | None, bits: int | None, n_features: int, usual: int) -> HashedSIFT:
     """SIFT with codes, by the model of the package or by one's own."""
-    from .. import load
+    from .. import BaseHasher
     from ..vision import HashedSIFT
 
     if model is None:
         return HashedSIFT(bits or usual, n_features)
-    own = load(model)
+    own = BaseHasher.load(model)
     return HashedSIFT(n_features=n_features, model=own if bits is None else own.truncate(bits))

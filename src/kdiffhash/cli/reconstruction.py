@@ -189,11 +189,11 @@ def hloc_match(
 
 def _model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
     """One's own model, or the package's for these descriptors."""
-    from .. import load, load_pretrained
+    from .. import BaseHasher, load_pretrained
 
     if path is None:
         return load_pretrained(descriptors.value, n_bits=bits or 256)
-    hasher = load(path)
+    hasher = BaseHasher.load(path)
     return hasher if bits is None else hasher.truncate(bits)
 
 

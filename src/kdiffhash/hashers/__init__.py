@@ -1,12 +1,11 @@
-"""The estimators, one family a file."""
+"""The estimators, one family per file."""
 
 from .base import BaseHasher, ConstantBitWarning
-from .baselines import ITQHash, RandomHyperplaneHash
 from .boosted import BoostedHash
 from .cross import CrossDiffHash
+from .itq import ITQHash
 from .kernel import PAPER_SETTING, KernelDiffHash, KernelLDAHash
 from .linear import DiffHash, LDAHash
-from .peers import KSHHash, SDHHash
 
 __all__ = [
     "PAPER_SETTING",
@@ -16,10 +15,7 @@ __all__ = [
     "CrossDiffHash",
     "DiffHash",
     "ITQHash",
-    "KSHHash",
     "KernelDiffHash",
     "KernelLDAHash",
     "LDAHash",
-    "RandomHyperplaneHash",
-    "SDHHash",
 ]

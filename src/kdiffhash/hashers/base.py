@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, Self, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,11 +19,15 @@ from ..codes import Codes, hamming, n_bytes
 from ..encode import Encoder
 from ..kernels import FeatureMap
 from ..metrics import roc
-from ..pairs import Pairs, Similar, Things, as_ids, check_pairs, draw_pairs
+from ..model_file import Arrays, Header, Model
+from ..pairs import Labels, Pairs, Similar, check_pairs, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
+from ..rows import check_source, is_source
 from ..shards import Shards
 from ..thresholds import BitRates
+from .stored import from_file, to_file
 
+_encoders: WeakKeyDictionary[BaseHasher, Encoder] = WeakKeyDictionary()  # of fitted hashers
 _NEARLY_CONSTANT = 1e-3  # share of rows on the rarer side of a bit that is called constant
 
 
@@ -31,7 +35,7 @@ class ConstantBitWarning(UserWarning):
     """Some bits have (nearly) the same value on all training rows."""
 
 
-class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class of all hashers.
 
     A fitted hasher has `directions_`, shape (n_bits, number of features), and `thresholds_`, shape
@@ -54,21 +58,21 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
     #: Whether prefixes of its codes are good codes.
     _nested: ClassVar[bool] = True
-    #: Whether fitting asks for rows by their numbers and never for all of them.
-    _reads_some_rows: ClassVar[bool] = False
     #: Fitted attributes with one entry a bit, which `truncate` shortens.
     _per_bit: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
 
     # -- learning -------------------------------------------------------------------------------
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
         """Learn from labelled rows; pairs are drawn from the labels.
 
         Parameters
         ----------
         X : array of shape (n, d)
+            Or a memory map, `kdiffhash.shards.open_shards` of a folder, or a dask array. Of these,
+            only the rows that learning needs are read.
         y : array of shape (n,)
-            Which thing each row shows.
+            Which object each row belongs to. Shards may have labels of their own.
         groups : array of shape (n,), optional
             If given, pairs are drawn across groups only (see `draw_pairs`).
 
@@ -76,28 +80,28 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         -------
         self
         """
+        if y is None and isinstance(X, Shards):
+            y = X.labels()
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: "
-                "the id of the thing that each row shows"
+                "the object that each row belongs to"
             )
         self._forget()
-        rows, labels = validate_data(
-            self, X, y, dtype="numeric", y_numeric=False, ensure_min_samples=2
-        )
+        rows, y = self._check_training_rows(X, y)
+        labels = Labels.of(y, groups, len(rows))
         pairs, similar = draw_pairs(
-            labels,
+            labels.ids,
             self.n_positives,
             self.n_negatives,
-            groups=groups,
+            groups=labels.groups,
             random_state=self._rng("pairs"),
         )
-        things = Things(as_ids(labels, "y"), None if groups is None else as_ids(groups, "groups"))
-        return self._fit_checked(rows, pairs, similar, things)
+        return self._fit_checked(rows, pairs, similar, labels)
 
     def fit_pairs(
         self,
-        X: ArrayLike | Shards,
+        X: Any,
         pairs: ArrayLike,
         similar: ArrayLike,
         y: ArrayLike | None = None,
@@ -108,44 +112,56 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Parameters
         ----------
         X : array of shape (n, d)
+            Or a source of rows, as in `fit`.
         pairs : int array of shape (p, 2)
             Row numbers of both members of each pair.
         similar : bool array of shape (p,)
-            True where both members show the same thing.
+            True where both members belong to the same object.
         y : array of shape (n,), optional
-            Which thing each row shows, if that is known. Refinement uses it: it draws more similar
-            pairs, and looks for negatives among rows of other things; so do `KSHHash` and
-            `SDHHash`. Without y, rows show the same thing if similar pairs join them.
+            Which object each row belongs to, if that is known. Refinement uses it: it draws more
+            positive pairs, and looks for negatives among rows of other objects. Without y, rows
+            that positive pairs join belong together.
         groups : array of shape (n,), optional
             With y: draw those pairs across groups only, as in `fit`.
 
         Returns
         -------
         self
-
-        Notes
-        -----
-        X may be `kdiffhash.shards.open_shards` of a folder that is larger than memory; the closed
-        forms read only those of its rows that are in pairs or in the basis.
         """
         self._forget()
-        if isinstance(X, Shards) and self._reads_some_rows:
-            rows: Any = X
-            self.n_features_in_ = X.shape[1]
-        else:
-            rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
-        things = None
-        if y is not None:
-            things = Things(as_ids(y, "y"), None if groups is None else as_ids(groups, "groups"))
-            if len(things.ids) != len(rows):
-                raise ValueError(f"X has {len(rows)} rows, but y has {len(things.ids)} labels")
-        return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), things)
+        rows, _ = self._check_training_rows(X)
+        labels = None if y is None else Labels.of(y, groups, len(rows))
+        return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), labels)
+
+    def _fit_checked(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> Self:
+        """Learn all, or nothing: a fit that fails leaves no half-learned hash."""
+        try:
+            self._check_params()
+            self._learn(X, pairs, similar, labels)
+        except BaseException:
+            self._forget()
+            raise
+        return self
 
     @abstractmethod
-    def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
-    ) -> Self:
-        """Learn from checked input: set `directions_`, `thresholds_` and what the features need."""
+    def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
+        """Learn from checked input: set `directions_`, `thresholds_` and what the features need.
+
+        X is indexed by row numbers; where it is not in memory, each read costs time.
+        """
+
+    def _check_training_rows(self, X: Any, y: Any = None) -> tuple[Any, Any]:
+        """Rows and labels of the same number; a source of rows is checked when it is read."""
+        if is_source(X):
+            check_source(X)
+            self.n_features_in_ = int(X.shape[1])
+            return X, y
+        if y is None:
+            return validate_data(self, X, dtype="numeric", ensure_min_samples=2), None
+        rows, labels = validate_data(
+            self, X, y, dtype="numeric", y_numeric=False, ensure_min_samples=2
+        )
+        return rows, labels
 
     # -- encoding -------------------------------------------------------------------------------
 
@@ -178,9 +194,8 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             Bit i is 1 where column i is above zero.
         """
         check_is_fitted(self)
-        encoder = self._encoder()
-        projections = encoder.raw_projections(self._check_rows(X), self.n_jobs)
-        projections -= encoder.thresholds
+        projections = self._encoder().project(self._check_rows(X), self.n_jobs)
+        projections -= self.thresholds_
         return projections
 
     def pair_distance(self, X: ArrayLike, pairs: ArrayLike) -> NDArray[np.int64]:
@@ -263,25 +278,13 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             setattr(short, name, getattr(self, name)[:n_bits].copy())
         return short
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file (safetensors with a JSON header)."""
-        from ..model_file import save
-
+    def _to_file(self) -> tuple[Header, Arrays]:
         check_is_fitted(self)
-        save(self, path)
+        return to_file(self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model file of this class; `kdiffhash.load` reads any class."""
-        from ..model_file import load
-
-        model = load(path)
-        if not isinstance(model, cls):
-            raise ValueError(
-                f"{os.fspath(path)} holds a {type(model).__name__}, not a {cls.__name__}; "
-                "kdiffhash.load reads any model"
-            )
-        return model
+    def _from_file(cls, header: Header, arrays: Arrays) -> Self:
+        return from_file(cls, header, arrays)
 
     @property
     def n_bits_(self) -> int:
@@ -296,15 +299,42 @@ class BaseHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """The feature map of the fitted hasher."""
 
     def _encoder(self) -> Encoder:
-        return Encoder(self.preprocess, self._feature_map(), self.directions_, self.thresholds_)
+        """The prepared encoder, made when it is first needed and dropped by `__setattr__`."""
+        encoder = _encoders.get(self)
+        if encoder is None:
+            for name in self._fitted:  # changed in place, they would no longer be what is encoded
+                value = getattr(self, name, None)
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False
+            encoder = Encoder(
+                self.preprocess, self._feature_map(), self.directions_, self.thresholds_
+            )
+            _encoders[self] = encoder
+        return encoder
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a parameter or a fitted attribute; codes follow it from then on."""
+        super().__setattr__(name, value)
+        if name != "n_jobs":
+            _encoders.pop(self, None)
 
     def _forget(self) -> None:
         """Drop what was learned, so that a fit that fails leaves no mixture of old and new."""
+        _encoders.pop(self, None)
         for name in self._fitted:
             self.__dict__.pop(name, None)
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         """Check the shape; values are checked tile by tile, so that big files are read once."""
+        if (
+            type(X) is np.ndarray
+            and X.ndim == 2
+            and X.shape[1] == self.n_features_in_
+            and X.dtype.kind in "biuf"
+            and len(X)
+            and not hasattr(self, "feature_names_in_")
+        ):
+            return X  # as the check below would find, in a tenth of the time of encoding a row
         rows: NDArray[Any] = validate_data(
             self, X, reset=False, dtype="numeric", ensure_all_finite=False
         )

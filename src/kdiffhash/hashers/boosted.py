@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from .._numba import sweep
 from ..directions import smallest_eigenvectors
 from ..encode import Encoder
 from ..kernels import IdentityMap, Rows
-from ..pairs import Pairs, Similar, check_both_kinds
+from ..pairs import Pairs, Similar, check_both_kinds, distinct_rows
 from ..parallel import run, sum_tiles
 from ..preprocess import Preprocess, preprocess_rows
 from ..thresholds import BitRates, cut_value
@@ -96,19 +96,15 @@ class BoostedHash(BaseHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _fit_checked(
-        self,
-        X: NDArray[Any],
-        pairs: Pairs,
-        similar: Similar,
-        things: object = None,  # noqa: ARG002
-    ) -> Self:
-        self._check_params()
-        check_both_kinds(int(similar.sum()), int((~similar).sum()))
+    def _check_params(self) -> None:
+        super()._check_params()
         if self.weak not in ("axis", "projection"):
             raise ValueError(f"weak must be 'axis' or 'projection', got {self.weak!r}")
+
+    def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: object) -> None:  # noqa: ARG002
+        check_both_kinds(int(similar.sum()), int((~similar).sum()))
         n_bits = 128 if self.n_bits is None else int(self.n_bits)
-        used, members = np.unique(pairs, return_inverse=True)
+        used, members = distinct_rows(pairs)
         rows = X[used]
         features = preprocess_rows(rows, self.preprocess)
         self.offset_ = features.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -116,7 +112,7 @@ class BoostedHash(BaseHasher):
         if not features.any():
             raise ValueError("all rows are equal, so no bit can tell them apart")
 
-        left, right = np.ascontiguousarray(members.reshape(-1, 2).T.astype(np.int32))
+        left, right = np.ascontiguousarray(members.T.astype(np.int32))
         learner_class = _AxisLearner if self.weak == "axis" else _ProjectionLearner
         learner = learner_class(features, left, right, self.n_jobs)
         directions = np.zeros((n_bits, X.shape[1]), np.float32)
@@ -129,8 +125,8 @@ class BoostedHash(BaseHasher):
         weights = initial_weights(similar)
         for bit in range(n_bits):
             directions[bit], thresholds[bit] = learner.best_bit(weights * agree)
-            encoder = self._partial_encoder(directions[bit : bit + 1])
-            above = encoder.raw_columns(rows, self.n_jobs)[0] > thresholds[bit]
+            encoder = Encoder(self.preprocess, self._feature_map(), directions[bit : bit + 1])
+            above = encoder.columns(rows, self.n_jobs)[0] > thresholds[bit]
             same = above[left] == above[right]
             fnr[bit], fpr[bit] = np.mean(~same[similar]), np.mean(same[~similar])
             ones[bit] = above.mean()
@@ -140,14 +136,9 @@ class BoostedHash(BaseHasher):
                 weights /= weights.sum()
         self.directions_ = directions
         self._take_bit_rates(BitRates(thresholds, fnr, fpr, ones))
-        return self
 
     def _feature_map(self) -> IdentityMap:
         return IdentityMap(self.offset_)
-
-    def _partial_encoder(self, directions: NDArray[np.float32]) -> Encoder:
-        nothing = np.zeros(len(directions), np.float32)
-        return Encoder(self.preprocess, self._feature_map(), directions, nothing)
 
 
 def initial_weights(similar: Similar) -> NDArray[np.float64]:
@@ -219,9 +210,8 @@ class _ProjectionLearner:
         width = features.shape[1]
         cross = sum_tiles(lambda: term, len(left), _TILE, (width, width), self._n_jobs)
         direction = smallest_eigenvectors(-(cross + cross.T), 1).astype(np.float32)
-        nothing = np.zeros(1, np.float32)
-        plain = Encoder(None, IdentityMap(np.zeros(width, np.float32)), direction, nothing)
-        column = plain.raw_columns(features, self._n_jobs)[0]
+        plain = Encoder(None, IdentityMap(np.zeros(width, np.float32)), direction)
+        column = plain.columns(features, self._n_jobs)[0]
         ranks, distinct = sweep.rank(column)
         steps = sweep.weigh_steps(ranks, left, right, signed_weights, len(distinct))
         cut, _ = sweep.best_real_cut(distinct, steps)

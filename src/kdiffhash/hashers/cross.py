@@ -12,21 +12,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..codes import Codes
 from ..encode import Encoder, compute_features
+from ..model_file import Arrays, Header, Model, from_json, to_json
 from ..moments import covariance
 from ..pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
 from ..parallel import one_blas_thread, run, sum_tiles
 from ..thresholds import BitRates
 from .kernel import KernelDiffHash
 from .linear import DiffHash, check_ridge
+from .stored import from_file, to_file
 
 Matrix = NDArray[np.float64]
 
 _TILE = 1024  # pairs per product; part of the definition of a result, see `parallel`
 _SPREAD_ROWS = 50_000  # rows whose features say how they spread
+_STORED = ("n_bits", "alpha", "ridge", "n_negatives", "random_state")
 _ROUNDS = 3  # of the search for thresholds, one map after the other
 
 
-class CrossDiffHash(BaseEstimator):
+class CrossDiffHash(Model, BaseEstimator):
     """Diff-hash across two kinds of descriptors of the same things.
 
     Codes of both kinds are compared with each other: bit i of a row x of the first kind is the sign
@@ -150,7 +153,12 @@ class CrossDiffHash(BaseEstimator):
         check_both_kinds(int(flags.sum()), int((~flags).sum()))
         features = []
         for side, data in zip(sides, rows, strict=True):
-            side._start(data)
+            side._check_params()
+            with one_blas_thread():
+                side._fix_features(data, side._draw_samples(len(data)))
+            width = side._feature_map().width
+            if self.n_bits > width:
+                raise ValueError(side._too_many_bits(self.n_bits, width))
             features.append(
                 compute_features(data, side.preprocess, side._feature_map(), self.n_jobs)
             )
@@ -159,14 +167,40 @@ class CrossDiffHash(BaseEstimator):
             side.directions_ = np.ascontiguousarray(vectors, np.float32)
         self._find_thresholds(sides, rows, checked, flags)
         self.x_, self.y_ = sides
-        for side in sides:
-            side._stream = None
         return self
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Codes, Codes]:
         """Codes of rows of both kinds; `x_.transform` and `y_.transform` encode one kind."""
         check_is_fitted(self)
         return self.x_.transform(X), self.y_.transform(Y)
+
+    def _to_file(self) -> tuple[Header, Arrays]:
+        check_is_fitted(self)
+        params = {name: getattr(self, name) for name in _STORED}
+        if not isinstance(self.random_state, int | np.integer):
+            params["random_state"] = None
+        header: Header = {"class": type(self).__name__, "sides": {}}
+        header["params"] = {name: to_json(name, value) for name, value in params.items()}
+        arrays: Arrays = {}
+        for name, side in (("x", self.x_), ("y", self.y_)):
+            header["sides"][name], own = to_file(side)
+            arrays |= {f"{name}.{key}": value for key, value in own.items()}
+        return header, arrays
+
+    @classmethod
+    def _from_file(cls, header: Header, arrays: Arrays) -> Self:
+        sides = {}
+        for name, side in header["sides"].items():
+            own = {k.removeprefix(f"{name}."): a for k, a in arrays.items() if k[:2] == f"{name}."}
+            kind = {"DiffHash": DiffHash, "KernelDiffHash": KernelDiffHash}[side["class"]]
+            sides[name] = from_file(kind, side, own)
+        params = {name: from_json(value) for name, value in header["params"].items()}
+        model = cls(**params, x=clone(sides["x"]), y=clone(sides["y"]))
+        model._check_params()
+        model.x_, model.y_ = sides["x"], sides["y"]
+        if not model.x_.n_bits_ == model.y_.n_bits_ == model.n_bits:
+            raise ValueError("its two sides do not have the same number of bits")
+        return model
 
     # -- the steps ------------------------------------------------------------------------------
 
@@ -243,9 +277,8 @@ class CrossDiffHash(BaseEstimator):
         self, sides: list[Any], rows: list[Any], pairs: Pairs, similar: Similar
     ) -> None:
         """Thresholds ``min FNR + FPR`` of each bit, of one map while the other's is held."""
-        nothing = np.zeros(self.n_bits, np.float32)
         columns = [
-            Encoder(side.preprocess, side._feature_map(), side.directions_, nothing).raw_columns(
+            Encoder(side.preprocess, side._feature_map(), side.directions_).columns(
                 data, self.n_jobs
             )
             for side, data in zip(sides, rows, strict=True)

@@ -25,6 +25,7 @@ from ..kernels import (
 from ..moments import PairMoments, covariance
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
+from ..rows import Numbers
 from .closed_form import ClosedFormHasher
 from .linear import alpha_for, check_ridge
 
@@ -81,41 +82,51 @@ class KernelHasher(ClosedFormHasher):
         if self.kernel_params and self.kernel in ("rbf", "mahalanobis"):
             raise ValueError(f"kernel={self.kernel!r} takes gamma and no kernel_params")
 
-    def _fix_features(self, X: NDArray[Any]) -> None:
-        self.__dict__.pop("metric_", None)
-        self.basis_ = self._choose_basis(X)
-        to_metric = np.eye(X.shape[1], dtype=np.float32)
+    def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
+        """Random rows for the basis and, where they follow from data, for metric and bandwidth."""
+        sizes = {}
+        if isinstance(self.basis, str):
+            n = self.n_basis
+            sizes["basis"] = max(_SAMPLE, 2 * n) if self.basis == "kmeans" else n
         if self.kernel == "mahalanobis":
-            rows = self._sample(X, _SAMPLE, "metric")
-            self.metric_ = to_metric = inverse_fourth_root(covariance(rows, self.n_jobs))
+            sizes["metric"] = _SAMPLE
         if self.gamma in ("median", "wide"):
-            rows = self._sample(X, MEDIAN_ROWS, "gamma")
-            self.gamma_ = median_gamma(self.kernel, rows @ to_metric, self.basis_ @ to_metric)
-            if self.gamma == "wide":
-                self.gamma_ /= 3
+            sizes["gamma"] = MEDIAN_ROWS
+        return {
+            purpose: np.arange(n_rows)
+            if size >= n_rows
+            else np.sort(self._rng(purpose).choice(n_rows, size, replace=False))
+            for purpose, size in sizes.items()
+        }
+
+    def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
+        sample = {
+            purpose: preprocess_rows(rows[numbers], self.preprocess)
+            for purpose, numbers in samples.items()
+        }
+        if not isinstance(self.basis, str):
+            self.basis_ = self._given_basis(rows.shape[1])
+        elif self.basis == "kmeans":
+            self.basis_ = kmeans_basis(sample["basis"], self.n_basis, self._rng("kmeans"))
+        else:
+            self.basis_ = sample["basis"]
+        to_metric = np.eye(rows.shape[1], dtype=np.float32)
+        if self.kernel == "mahalanobis":
+            self.metric_ = inverse_fourth_root(covariance(sample["metric"], self.n_jobs))
+            to_metric = self.metric_
+        if self.gamma in ("median", "wide"):
+            gamma = median_gamma(self.kernel, sample["gamma"] @ to_metric, self.basis_ @ to_metric)
+            self.gamma_ = gamma / 3 if self.gamma == "wide" else gamma
         else:
             self.gamma_ = float(self.gamma)
 
-    def _choose_basis(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        if isinstance(self.basis, str):
-            if self.basis == "kmeans":
-                rows = self._sample(X, max(_SAMPLE, 2 * self.n_basis), "basis")
-                return kmeans_basis(rows, self.n_basis, self._rng("kmeans"))
-            return self._sample(X, self.n_basis, "basis")
+    def _given_basis(self, width: int) -> NDArray[np.float32]:
         basis = np.asarray(self.basis)
-        if basis.ndim != 2 or basis.shape[1] != X.shape[1] or not len(basis):
+        if basis.ndim != 2 or basis.shape[1] != width or not len(basis):
             raise ValueError(
-                f"basis must have shape (n_basis, {X.shape[1]}) like the rows of X, "
-                f"got {basis.shape}"
+                f"basis must have shape (n_basis, {width}) like the rows of X, got {basis.shape}"
             )
         return preprocess_rows(basis, None)
-
-    def _sample(self, X: NDArray[Any], n: int, purpose: str) -> NDArray[np.float32]:
-        """At most `n` random rows, preprocessed."""
-        if n >= len(X):
-            return preprocess_rows(np.asarray(X), self.preprocess)
-        chosen = np.sort(self._rng(purpose).choice(len(X), n, replace=False))
-        return preprocess_rows(X[chosen], self.preprocess)
 
     def _feature_map(self) -> FeatureMap:
         if self.kernel in ("rbf", "mahalanobis"):
@@ -123,7 +134,7 @@ class KernelHasher(ClosedFormHasher):
         params = dict(self.kernel_params or {})
         if takes_gamma(self.kernel):
             params.setdefault("gamma", self.gamma_)
-        return PairwiseMap(self.kernel, self.basis_, params)
+        return PairwiseMap(self.basis_, self.kernel, params)
 
     def _gram(self) -> NDArray[np.float64]:
         """Gram matrix of the basis, made safely positive."""

@@ -11,6 +11,7 @@ from ..directions import Moment, diff_directions, lda_directions, round_directio
 from ..kernels import IdentityMap
 from ..moments import PairMoments
 from ..preprocess import Preprocess, preprocess_rows
+from ..rows import Numbers
 from .closed_form import ClosedFormHasher
 
 _MEAN_ROWS = 100_000  # rows that the offset is estimated from
@@ -41,12 +42,13 @@ class LinearHasher(ClosedFormHasher):
 
     _fitted: ClassVar[tuple[str, ...]] = (*ClosedFormHasher._fitted, "offset_")
 
-    def _fix_features(self, X: NDArray[Any]) -> None:
-        step = -(-len(X) // _MEAN_ROWS)
-        rows = preprocess_rows(X[::step], self.preprocess)
-        mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
-        # Only an offset that would cost precision is taken away: any other would make the codes
-        # of a stream depend, in the last digit, on what its first batch happens to be.
+    def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
+        return {"offset": np.arange(0, n_rows, -(-n_rows // _MEAN_ROWS))}
+
+    def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
+        sample = preprocess_rows(rows[samples["offset"]], self.preprocess)
+        mean, spread = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
+        # Only an offset that would cost precision is taken away.
         self.offset_ = np.where(np.abs(mean) > 16 * spread, mean, 0).astype(np.float32)
 
     def _feature_map(self) -> IdentityMap:

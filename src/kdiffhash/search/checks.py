@@ -114,7 +114,7 @@ def fingerprint_of(model: Model | None, n_bits: int) -> str | None:
         if not (1 <= len(model) <= 128 and model.isascii() and model.isprintable()):
             raise ValueError(f"{model!r} is not the fingerprint of a model")
         return model
-    from ..model_file import fingerprint
+    from ..hashers.stored import fingerprint
 
     if model.n_bits_ != n_bits:
         raise ValueError(
@@ -131,7 +131,7 @@ def check_model(stored: str | None, model: Model | None, where: Any) -> None:
     if isinstance(model, str):
         is_same = model == stored
     else:
-        from ..model_file import is_same_model
+        from ..hashers.stored import is_same_model
 
         is_same = is_same_model(model, stored)
     if not is_same:

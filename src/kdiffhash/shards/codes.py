@@ -6,16 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..codes import n_bytes
 from ..files import open_npy, replacing
+from ..hashers import BaseHasher
+from ..hashers.stored import fingerprint, is_same_model
 from .shard import BESIDE, Shard, Shards
-
-if TYPE_CHECKING:
-    from ..hashers import BaseHasher
 
 BLOCK = 24_000  # rows that are encoded at once; a multiple of all tile heights
 _RECORD = "codes.json"
@@ -61,8 +60,6 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     A shard's codes are there if the file of the same name has as many rows and is no older. The
     folder is made if need be, and refused if it has codes of another model.
     """
-    from ..model_file import fingerprint
-
     targets = [folder / f"{file.path.stem}.npy" for file in rows.files]
     uses = Counter(targets)
     for file, target in zip(rows.files, targets):
@@ -75,9 +72,10 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     folder.mkdir(exist_ok=True)
     for other in sorted(set(folder.glob("*.npy")) - set(targets)):
         raise ValueError(f"{other} belongs to none of the shards, and would shift ids; remove it")
-    record = {"model": fingerprint(hasher), "bits": hasher.n_bits_}
     path = folder / _RECORD
-    if path.exists() and read_record(folder) != record:
+    known = read_record(folder)
+    is_same = known.get("bits") == hasher.n_bits_ and is_same_model(hasher, known.get("model", ""))
+    if path.exists() and not is_same:
         raise ValueError(
             f"{folder} has codes of another model or length; choose another folder, or remove it"
         )
@@ -85,6 +83,7 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
         if any(target.exists() for target in targets):
             raise ValueError(f"{folder} has files of these names that are not known to be codes")
         with replacing(path) as temporary:
+            record = {"model": fingerprint(hasher), "bits": hasher.n_bits_}
             temporary.write_text(json.dumps(record))
     return [
         (file, target) for file, target in zip(rows.files, targets) if not _is_done(file, target)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..extras import need
-from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, as_shape, one_a_row
+from ..rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, one_a_row
 
 
 @dataclass(frozen=True)

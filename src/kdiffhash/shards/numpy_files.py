@@ -14,7 +14,8 @@ from typing import IO, Any
 import numpy as np
 
 from ..files import open_npy
-from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, as_shape, one_a_row
+from ..rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, one_a_row
 
 _BROKEN = (  # what damaged archives are told by
     ValueError,

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..extras import need
-from .shard import GROUPS, LABELS, ROWS, Array, Numbers, Shard, one_a_row
+from ..rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, one_a_row
 
 _BLOCK = 2**14  # rows that are decoded at once
 

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-Numbers = NDArray[np.int64]
+from ..rows import Array, Numbers, RowSource, check_finite
 
 #: What the rows, and what is known of them, may be called in a file of several arrays.
 ROWS = ("X", "descriptors", "embeddings", "codes", "x", "arr_0")
@@ -86,7 +84,7 @@ class Shard(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class Shards(RowSource):
     """The rows of several files, one file after another, as if they were one array.
 
     Rows are read when they are asked for, by a slice or by their numbers.
@@ -123,21 +121,15 @@ class Shards:
         """What holds the values of all files."""
         return np.result_type(*{file.dtype for file in self.files})
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, wanted: slice | Numbers | NDArray[np.bool_]) -> Array:
-        rising, place = row_numbers(wanted, len(self))
-        edges = np.searchsorted(rising, self.starts)
-        out = np.empty((len(rising), self.shape[1]), self.dtype)
+    def read(self, numbers: Numbers) -> Array:
+        """The rows with these numbers, which rise, from the files that have some of them."""
+        edges = np.searchsorted(numbers, self.starts)
+        out = np.empty((len(numbers), self.shape[1]), self.dtype)
         for file, start, first, last in zip(self.files, self.starts, edges, edges[1:]):
             if first < last:
-                numbers = rising[first:last] - start
-                out[first:last] = check_finite(file.take(numbers), numbers, str(file.path))
-        return out if place is None else out[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or self.dtype, copy=False)
+                own = numbers[first:last] - start
+                out[first:last] = check_finite(file.take(own), own, str(file.path))
+        return out
 
     def blocks(self, height: int) -> Iterator[Array]:
         """All rows in order, in blocks of at most `height` rows."""
@@ -252,35 +244,3 @@ def numbered_apart(parts: list[Array]) -> Numbers:
         out.append(ids + n)
         n += int(ids.max(initial=-1)) + 1
     return np.concatenate(out).astype(np.int64)
-
-
-def row_numbers(
-    wanted: slice | Numbers | NDArray[np.bool_], n: int
-) -> tuple[Numbers, Numbers | None]:
-    """Which of n rows are wanted, rising and without repetition, and the place of each in them.
-
-    The place is None where they are wanted just so.
-    """
-    if isinstance(wanted, slice):
-        numbers = np.arange(*wanted.indices(n))
-    else:
-        numbers = np.asarray(wanted)
-        if numbers.dtype == np.bool_ and numbers.shape == (n,):
-            numbers = np.flatnonzero(numbers)
-        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-            raise IndexError("rows are asked for by a slice, their numbers, or a mask of all")
-    if (numbers[1:] > numbers[:-1]).all():
-        rising, place = numbers.astype(np.int64), None
-    else:
-        rising, place = np.unique(numbers, return_inverse=True)
-    if len(rising) and not 0 <= rising[0] <= rising[-1] < n:
-        raise IndexError(f"rows are numbered from 0 to {n - 1}")
-    return rising, place
-
-
-def check_finite(rows: Array, numbers: Numbers, where: str) -> Array:
-    """The rows with these numbers, or an error that names one with NaN or infinity."""
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        bad = int(numbers[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]])
-        raise ValueError(f"{where}: row {bad} contains NaN or infinity; drop or repair such rows")
-    return rows

@@ -1,4 +1,4 @@
-"""The methods that a study compares: those of the paper, their peers, and the user's own."""
+"""The methods that a study compares: those of the paper, baselines, and the user's own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import hashers, load
-from ..hashers import PAPER_SETTING
+from .. import hashers
+from ..hashers import PAPER_SETTING, BaseHasher
 from ..preprocess import Preprocess
+from . import baselines
 
 MakeHasher = Callable[..., Any]
 
@@ -126,7 +127,7 @@ METHODS: dict[str, Method] = {
             grid={"weak": ("projection", "axis")},
             settings=_ROOT,
         ),
-        Method("random", "random hyperplanes", hashers.RandomHyperplaneHash, settings=_ROOT),
+        Method("random", "random hyperplanes", baselines.RandomHyperplaneHash, settings=_ROOT),
         Method(
             "itq",
             "ITQ",
@@ -138,7 +139,7 @@ METHODS: dict[str, Method] = {
         Method(
             "sdh",
             "SDH",
-            hashers.SDHHash,
+            baselines.SDHHash,
             grid={"nu": (1e-5, 1e-2)},
             settings=_ROOT,
             nested=False,
@@ -146,7 +147,7 @@ METHODS: dict[str, Method] = {
         Method(
             "ksh",
             "KSH",
-            hashers.KSHHash,
+            baselines.KSHHash,
             grid={"n_rows": (1000, 3000)},
             settings=_ROOT,
             nested=False,
@@ -169,7 +170,7 @@ def find_method(text: str) -> Method:
     if text in METHODS:
         return METHODS[text]
     if text.endswith(".safetensors"):
-        model = load(text)
+        model = BaseHasher.load(text)
         name = Path(text).stem
         nested = model._nested
         return Method(

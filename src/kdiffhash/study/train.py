@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import load
-from ..codes import hamming, truncate
 from ..hashers import BaseHasher
-from ..metrics import roc
+from .choose import Setting, choose_setting
 from .methods import Method
 from .plan import Plan, TrainSet
 from .store import Store, stamp
@@ -87,15 +85,13 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
 
 
 def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
-    """The setting of the grid that does best on points kept aside.
+    """The setting that does best on held-out points.
 
-    What counts is the mean FNR at 0.1 % FPR over the lengths up to 128 bits, or at the longest of
-    them where shorter codes are no prefixes.
+    It is compared at the lengths up to 128 bits, or at the longest of them where a prefix is not a
+    good shorter code.
     """
-    names, values = list(method.grid), list(method.grid.values())
-    settings = [dict(zip(names, one)) for one in itertools.product(*values)]
-    if len(settings) < 2:
-        return {"settings": settings[0] if settings else {}, "grid": []}
+    if not method.grid:
+        return {"settings": {}, "grid": []}
     learn, check = data.scene.split(0.3, random_state=plan.seed + 2)
     pairs, similar = learn.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
@@ -108,22 +104,16 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
     lengths = [length for length in lengths if length <= 128] or lengths[:1]
     if not method.nested:
         lengths = lengths[-1:]
-    table = []
-    for setting in settings:
-        hasher = _fit(method, part, lengths[-1], setting, plan.grid_basis, plan)
-        codes = hasher.transform(check.descriptors)
-        a, b = pairs.T
-        rates = []
-        for length in lengths:
-            short = truncate(codes, length)
-            rates.append(roc(hamming(short[a], short[b]), similar).fnr_at(1e-3))
-        table.append({"settings": setting, "fnr_at_1e-3": float(np.mean(rates))})
-    best = min(range(len(table)), key=lambda i: (table[i]["fnr_at_1e-3"], i))
-    return {"settings": settings[best], "grid": table}
+
+    def fit(setting: Setting) -> Any:
+        return _fit(method, part, lengths[-1], setting, plan.grid_basis, plan)
+
+    best, table = choose_setting(method.grid, fit, check.descriptors, pairs, similar, lengths)
+    return {"settings": best, "grid": table}
 
 
 def _fit(
-    method: Method, data: TrainSet, length: int, setting: dict[str, Any], n_basis: int, plan: Plan
+    method: Method, data: TrainSet, length: int, setting: Setting, n_basis: int, plan: Plan
 ) -> Any:
     if method.make is None:
         raise ValueError(f"{method.title} is not trained")

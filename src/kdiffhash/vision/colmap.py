@@ -25,7 +25,7 @@ from ..codes import Codes, n_bytes
 from ..extras import need
 from ..files import replacing
 from ..hashers import BaseHasher
-from ..model_file import fingerprint
+from ..hashers.stored import fingerprint, is_same_model
 from ..parallel import run_tiles
 from ..search.match import match_codes
 from .image_pairs import image_pairs
@@ -99,7 +99,7 @@ def read_pictures(
             if len(params) % 8 == 0
         }
         shrunk = _model_of(database, path)
-        if shrunk is not None and shrunk != _mark(model):
+        if shrunk is not None and not _is_of(model, *shrunk):
             raise DatabaseError(f"{path} has codes of another model or length: {shrunk[1]} bits")
         pictures = []
         for number, name, camera, descriptors, points in _features(database, path):
@@ -246,7 +246,9 @@ def shrink_database(
                         (codes.shape[1], codes.tobytes(), number),
                     )
                 new.execute(f"CREATE TABLE {_TABLE} (model TEXT, bits INTEGER)")
-                new.execute(f"INSERT INTO {_TABLE} VALUES (?, ?)", _mark(model))
+                new.execute(
+                    f"INSERT INTO {_TABLE} VALUES (?, ?)", (fingerprint(model), model.n_bits_)
+                )
             new.execute("VACUUM")
 
 
@@ -333,8 +335,8 @@ def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: 
     return model.transform(descriptors)
 
 
-def _mark(model: BaseHasher) -> tuple[str, int]:
-    return fingerprint(model), model.n_bits_
+def _is_of(model: BaseHasher, stored: str, n_bits: int) -> bool:
+    return n_bits == model.n_bits_ and is_same_model(model, stored)
 
 
 def _model_of(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None:

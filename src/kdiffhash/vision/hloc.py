@@ -19,7 +19,7 @@ from ..codes import Codes, n_bytes
 from ..extras import need
 from ..files import replacing
 from ..hashers import BaseHasher
-from ..model_file import fingerprint
+from ..hashers.stored import fingerprint, is_same_model
 from ..search import match_codes
 from ..shards.hdf5 import Hdf5Shard, image_rows, plain, reading
 from .image_pairs import image_pairs
@@ -149,7 +149,7 @@ def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
         rows = image_rows(file, name, Path(file.filename))
         attributes = dict(file[name]["descriptors"].attrs)
     if _MODEL in attributes:
-        if attributes[_MODEL] != fingerprint(model):
+        if not is_same_model(model, attributes[_MODEL]):
             raise ValueError(
                 f"{file.filename} has codes of another model or length "
                 f"({attributes.get(_BITS)} bits); name that model, or start from its descriptors"

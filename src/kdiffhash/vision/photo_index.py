@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import Codes
-from ..model_file import fingerprint, is_same_model, load
+from ..hashers import BaseHasher
+from ..hashers.stored import fingerprint, is_same_model
 from ..search import HammingIndex
 from ..search.match import match_codes
 from .features import HashedFeatures, HashedSIFT
@@ -143,7 +144,7 @@ class PhotoIndex:
             settings = dict(lines.execute("SELECT name, value FROM settings"))
         if settings.get("sift") in (None, "null"):
             raise ValueError(f"{folder} was made with features of another kind; give them")
-        features = HashedSIFT(model=load(path / _MODEL), **json.loads(settings["sift"]))
+        features = HashedSIFT(model=BaseHasher.load(path / _MODEL), **json.loads(settings["sift"]))
         size = None if settings["size"] == "None" else int(settings["size"])
         return cls(folder, features, size=size)
 

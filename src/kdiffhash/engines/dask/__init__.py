@@ -1,12 +1,8 @@
 """Learning, encoding and searching on a Dask cluster.
 
-Rows stay where they lie. What travels, for a fit:
-
-- the ids of all rows, to whoever calls `fit`, who draws the pairs;
-- the rows of the basis, and rows lent to pairs whose other member lies in another shard;
-- sums: two l x l matrices for the directions, counts in bins for the thresholds.
-
-For a search the codes lie in the workers' memory, and only queries and what was found travel.
+Rows stay where they lie. For a fit, the labels of all rows and those rows that learning needs, a
+sample, travel to the caller. For a search the codes lie in the workers' memory, and only queries
+and results travel.
 """
 
 from .cluster import ClusterError, connect

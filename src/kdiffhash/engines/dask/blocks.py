@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...extras import need
+from ...rows import Array, Numbers, RowSource, check_finite, check_source
 from ...shards import Shard, Shards, open_shards
-from ...shards.shard import check_finite, row_numbers
-
-Array = NDArray[Any]
-Numbers = NDArray[np.int64]
+from .cluster import told
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Rows in blocks: files, or chunks of a dask array. It can be indexed like an array."""
+@dataclass(frozen=True, eq=False)
+class Blocks(RowSource):
+    """Rows in blocks, files or chunks of a dask array, that workers read."""
 
     blocks: list[Any]
     sizes: list[int]
     width: int
     dtype: np.dtype[Any]
     client: Any
+    labels: Callable[[], Array | None] = lambda: None
 
     @classmethod
     def of(cls, X: Any, client: Any) -> Blocks:
@@ -34,12 +33,9 @@ class Blocks:
         if not hasattr(X, "to_delayed"):
             X = absolute_shards(X)
             files = list(X.files)
-            return cls(files, [len(file) for file in files], X.shape[1], X.dtype, client)
-        if X.ndim != 2 or np.isnan(X.shape).any():
-            raise ValueError(
-                f"X must be rows of known number, shape (n, d), got shape {X.shape}; "
-                "compute_chunk_sizes() finds unknown sizes"
-            )
+            sizes = [len(file) for file in files]
+            return cls(files, sizes, X.shape[1], X.dtype, client, X.labels)
+        check_source(X)
         X = X.rechunk({1: -1})
         return cls(list(X.to_delayed().ravel()), list(X.chunks[0]), X.shape[1], X.dtype, client)
 
@@ -53,17 +49,18 @@ class Blocks:
         """Rows and width."""
         return int(self.starts[-1]), self.width
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, wanted: slice | Numbers) -> Array:
-        rising, place = row_numbers(wanted, len(self))
-        found = self.client.gather(list(self.take(rising).values()))
-        rows = np.concatenate([np.empty((0, self.width), self.dtype), *found])
-        return rows if place is None else rows[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or self.dtype, copy=False)
+    def read(self, numbers: Numbers) -> Array:
+        """The rows with these numbers, which rise, read by the workers that have them."""
+        delayed = need("dask", "dask").delayed(take_rows, pure=False)
+        edges = np.searchsorted(numbers, self.starts)
+        wanted = [
+            delayed(block, numbers[edges[i] : edges[i + 1]] - start, start)
+            for i, (block, start) in enumerate(zip(self.blocks, self.starts.tolist()))
+            if edges[i] < edges[i + 1]
+        ]
+        with told():
+            found = self.client.gather(self.client.compute(wanted))
+        return np.concatenate([np.empty((0, self.width), self.dtype), *found])
 
     def between(self, first: int, last: int) -> list[tuple[Any, int, int]]:
         """The blocks that rows from `first` to before `last` lie in, and their numbers there."""
@@ -72,17 +69,6 @@ class Blocks:
             for block, start, size in zip(self.blocks, self.starts.tolist(), self.sizes)
             if first < start + size and start < last
         ]
-
-    def take(self, numbers: Numbers) -> dict[int, Any]:
-        """Futures of the rows with these numbers, which rise, for each block that has some."""
-        delayed = need("dask", "dask").delayed(take_rows, pure=False)
-        edges = np.searchsorted(numbers, self.starts)
-        wanted = {
-            i: delayed(block, numbers[edges[i] : edges[i + 1]] - start, start)
-            for i, (block, start) in enumerate(zip(self.blocks, self.starts.tolist()))
-            if edges[i] < edges[i + 1]
-        }
-        return dict(zip(wanted, self.client.compute(list(wanted.values()))))
 
 
 def absolute_shards(X: Any) -> Shards:

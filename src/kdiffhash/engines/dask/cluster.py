@@ -147,11 +147,6 @@ def current_client(client: Any) -> Any:
         ) from error
 
 
-def total_threads(client: Any) -> int:
-    """Threads of all workers together."""
-    return max(1, sum(map(int, client.nthreads().values())))
-
-
 def same(value: Any) -> Any:
     """What is sent to the workers, as a task, so that it can be sent again if a worker is lost."""
     return value

@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from ...codes import n_bytes
 from ...extras import need
 from ...hashers import BaseHasher
+from ...rows import Array
 from ...shards.codes import shards_to_write, write_shard
-from .blocks import Array, absolute_shards
+from .blocks import absolute_shards
 from .cluster import current_client, same, told
 
 

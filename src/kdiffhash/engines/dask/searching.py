@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from ...codes import Codes, n_bytes
 from ...errors import NotSupportedError
 from ...extras import need
+from ...rows import Array
 from ...search import HammingIndex, checks
 from ...search.index_format import MAX_BITS
 from ...search.passes import merge_found
 from ...search.segment import to_codes, words_by_id
 from ...shards import is_shards
 from ...shards.codes import read_record
-from .blocks import Array, Blocks, take_rows
+from .blocks import Blocks, take_rows
 from .cluster import ClusterError, current_client, same, told
 
 if TYPE_CHECKING:

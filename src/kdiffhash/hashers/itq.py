@@ -1,4 +1,4 @@
-"""Hashes that learn nothing from pairs, to compare with."""
+"""Iterative quantisation (ITQ), and the base class of hashers that learn from rows alone."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
+from numpy.typing import NDArray
 
 from ..directions import smallest_eigenvectors
 from ..kernels import IdentityMap, Rows
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
+from ..rows import gather
 from .base import BaseHasher
+
+_MOST_ROWS = 1_000_000  # that are learned from
 
 
 class UnsupervisedHasher(BaseHasher):
-    """Base class of the hashers that take rows and no pairs; thresholds are at the mean."""
+    """Base class of the hashers that learn from rows without pairs; thresholds are at the mean."""
 
     offset_: NDArray[np.float32]
 
@@ -25,53 +27,6 @@ class UnsupervisedHasher(BaseHasher):
 
     n_positives = 100_000  # pairs that `score` draws
     n_negatives = 200_000
-
-    def fit(self, X: ArrayLike, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
-        """Learn from rows; `y` and `groups` are ignored."""
-        self._forget()
-        rows = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
-        return self._fit_rows(rows)
-
-    def _fit_checked(self, X: NDArray[Any], *pairs: object) -> Self:  # noqa: ARG002
-        return self._fit_rows(X)
-
-    def _fit_rows(self, X: NDArray[Any]) -> Self:
-        self._check_params()
-        rows = preprocess_rows(X, self.preprocess)
-        self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-        rows -= self.offset_
-        with one_blas_thread():
-            self.directions_ = np.ascontiguousarray(self._learn(rows), np.float32)
-        self.thresholds_ = np.zeros(len(self.directions_), np.float32)
-        return self
-
-    def _feature_map(self) -> IdentityMap:
-        return IdentityMap(self.offset_)
-
-    @abstractmethod
-    def _learn(self, rows: Rows) -> NDArray[Any]:
-        """Directions, shape (n_bits, d), from centred rows."""
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = False
-        return tags
-
-
-class RandomHyperplaneHash(UnsupervisedHasher):
-    """Random hyperplanes through the mean (locality-sensitive hashing for angles).
-
-    Parameters
-    ----------
-    n_bits : int, optional
-        Any number; 128 by default.
-    preprocess, random_state, n_jobs
-        As in `DiffHash`.
-
-    References
-    ----------
-    M. Charikar: Similarity estimation techniques from rounding algorithms. STOC 2002.
-    """
 
     def __init__(
         self,
@@ -86,22 +41,52 @@ class RandomHyperplaneHash(UnsupervisedHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _learn(self, rows: Rows) -> NDArray[Any]:
-        n_bits = 128 if self.n_bits is None else int(self.n_bits)
-        return self._rng("hyperplanes").standard_normal((n_bits, rows.shape[1]))
+    def fit(self, X: Any, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
+        """Learn from rows, from a random million of them if there are more.
+
+        `y` and `groups` are ignored.
+        """
+        self._forget()
+        rows, _ = self._check_training_rows(X)
+        none = np.empty((0, 2), np.int64)
+        return self._fit_checked(rows, none, np.empty(0, bool), None)
+
+    def _learn(self, X: Any, *pairs: object) -> None:  # noqa: ARG002
+        n = len(X)
+        numbers = np.arange(n)
+        if n > _MOST_ROWS:
+            numbers = np.sort(self._rng("rows").choice(n, _MOST_ROWS, replace=False))
+        rows = preprocess_rows(gather(X, numbers)[numbers], self.preprocess)
+        self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+        rows -= self.offset_
+        with one_blas_thread():
+            self.directions_ = np.ascontiguousarray(self._find_directions(rows), np.float32)
+        self.thresholds_ = np.zeros(len(self.directions_), np.float32)
+
+    def _feature_map(self) -> IdentityMap:
+        return IdentityMap(self.offset_)
+
+    @abstractmethod
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
+        """Directions, shape (n_bits, d), from centred rows."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
 
 
 class ITQHash(UnsupervisedHasher):
     """Iterative quantisation: principal components, rotated to lie close to the corners of a cube.
 
-    Its bits belong together: prefixes of its codes are not good codes.
+    A model is learned for one length: a prefix of its codes is not a good shorter code.
 
     Parameters
     ----------
     n_bits : int, optional
         At most the number of features. By default 128, or as many as there are features.
     n_iter : int
-        Steps of the alternation between codes and rotation.
+        Number of alternations between codes and rotation.
     preprocess, random_state, n_jobs
         As in `DiffHash`.
 
@@ -122,13 +107,10 @@ class ITQHash(UnsupervisedHasher):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_bits = n_bits
+        super().__init__(n_bits, preprocess=preprocess, random_state=random_state, n_jobs=n_jobs)
         self.n_iter = n_iter
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
-    def _learn(self, rows: Rows) -> NDArray[Any]:
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
         width = rows.shape[1]
         n_bits = min(128, width) if self.n_bits is None else int(self.n_bits)
         if n_bits > width:

@@ -1,9 +1,13 @@
-"""Supervised hashes of others, plainly after their papers, to compare with."""
+"""Baselines, for comparison only: random hyperplanes, KSH and SDH, as their papers describe them.
+
+They are hashers like those of `kdiffhash.hashers`; `kdiffhash.load` reads their model files once
+this module has been imported.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -11,99 +15,45 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..encode import compute_features
-from ..kernels import MEDIAN_ROWS, GaussianMap, median_gamma
-from ..pairs import Pairs, Similar, Things, check_both_kinds, things_joined_by
+from ..hashers import BaseHasher
+from ..hashers.itq import UnsupervisedHasher
+from ..hashers.linear import check_ridge
+from ..kernels import MEDIAN_ROWS, GaussianMap, Rows, median_gamma
+from ..pairs import Labels, Pairs, Similar, check_both_kinds, labels_joined_by
 from ..parallel import one_blas_thread
 from ..preprocess import Preprocess, preprocess_rows
-from .base import BaseHasher
-from .linear import check_ridge
+
+__all__ = ["KSHHash", "RandomHyperplaneHash", "SDHHash"]
 
 Matrix = NDArray[np.float64]
 
 
-class LabelledKernelHasher(BaseHasher):
-    """Base class: functions of a Gaussian on random basis rows, learned from rows with ids.
+class RandomHyperplaneHash(UnsupervisedHasher):
+    """Random hyperplanes through the mean (locality-sensitive hashing for angles), 128 by default.
 
-    Of the rows in pairs, things are taken at random until there are `n_rows` rows.
+    References
+    ----------
+    M. Charikar: Similarity estimation techniques from rounding algorithms. STOC 2002.
     """
 
-    n_basis: int
-    n_rows: int
-    n_iter: int
+    def _find_directions(self, rows: Rows) -> NDArray[Any]:
+        n_bits = 128 if self.n_bits is None else int(self.n_bits)
+        return self._rng("hyperplanes").standard_normal((n_bits, rows.shape[1]))
+
+
+class LabelledKernelHasher(BaseHasher):
+    """Base class: functions of a Gaussian kernel on random basis rows, learned from labelled rows.
+
+    It learns from `n_rows` of the rows in pairs, all rows of a label before those of another;
+    labels come in random order. A model is learned for one length: a prefix of its codes is not a
+    good shorter code.
+    """
 
     basis_: NDArray[np.float32]
     gamma_: float
 
     _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "basis_", "gamma_")
     _nested: ClassVar[bool] = False
-
-    def _fit_checked(
-        self, X: NDArray[Any], pairs: Pairs, similar: Similar, things: Things | None
-    ) -> Self:
-        self._check_params()
-        check_both_kinds(int(similar.sum()), int((~similar).sum()))
-        shown = things_joined_by(pairs[similar], len(X)) if things is None else things.ids
-        used = np.unique(pairs)
-        if (shown[used] == shown[used[0]]).all():
-            raise ValueError("all pairs show one thing; rows of several are needed")
-        order = self._rng("things").permutation(int(shown.max()) + 1)[shown[used]]
-        chosen = np.sort(used[np.argsort(order, kind="stable")[: self.n_rows]])
-        rows = preprocess_rows(X[chosen], self.preprocess)
-        ids = np.unique(shown[chosen], return_inverse=True)[1]
-        if ids.max() == 0:
-            raise ValueError(f"the {len(ids)} rows that were drawn show one thing; raise n_rows")
-        if (rows == rows[0]).all():
-            raise ValueError("all rows are equal, so no bit can tell them apart")
-        rng = self._rng("basis")
-        n_basis = min(self.n_basis, len(rows))
-        self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
-        some = rng.permutation(len(rows))[:MEDIAN_ROWS]
-        self.gamma_ = median_gamma("rbf", rows[some], self.basis_)
-        features = compute_features(rows, None, self._feature_map(), self.n_jobs)
-        mean = features.mean(axis=0, dtype=np.float64)
-        with one_blas_thread():
-            directions = self._learn(features - mean, ids, self.n_bits or 128)
-            self.directions_ = np.ascontiguousarray(directions, np.float32)
-            self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
-        return self
-
-    @abstractmethod
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
-        """Directions, shape (n_bits, n_basis), from centred features and things 0..k-1."""
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        for name, least in (("n_basis", 2), ("n_rows", 2), ("n_iter", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
-
-    def _feature_map(self) -> GaussianMap:
-        return GaussianMap(self.basis_, self.gamma_)
-
-
-class KSHHash(LabelledKernelHasher):
-    """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
-
-    Its bits depend on how many there are to be: prefixes of its codes are other codes.
-
-    Parameters
-    ----------
-    n_bits : int, optional
-        128 by default.
-    n_basis : int
-        Basis rows, 300 in the paper.
-    n_rows : int
-        Rows whose pairs, all of them, are learned from.
-    n_iter : int
-        Steps of accelerated descent for each bit.
-    preprocess, n_positives, n_negatives, random_state, n_jobs
-        As in `DiffHash`.
-
-    References
-    ----------
-    W. Liu, J. Wang, R. Ji, Y.-G. Jiang, S.-F. Chang: Supervised hashing with kernels. CVPR 2012.
-    """
 
     def __init__(
         self,
@@ -128,15 +78,75 @@ class KSHHash(LabelledKernelHasher):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+    def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
+        check_both_kinds(int(similar.sum()), int((~similar).sum()))
+        y = labels_joined_by(pairs[similar], len(X)) if labels is None else labels.ids
+        used = np.unique(pairs)
+        if (y[used] == y[used[0]]).all():
+            raise ValueError("all rows in pairs have one label; at least two are needed")
+        order = self._rng("things").permutation(int(y.max()) + 1)[y[used]]
+        chosen = np.sort(used[np.argsort(order, kind="stable")[: self.n_rows]])
+        rows = preprocess_rows(X[chosen], self.preprocess)
+        ids = np.unique(y[chosen], return_inverse=True)[1]
+        if ids.max() == 0:
+            raise ValueError(f"the {len(ids)} rows that were drawn have one label; raise n_rows")
+        if (rows == rows[0]).all():
+            raise ValueError("all rows are equal, so no bit can tell them apart")
+        rng = self._rng("basis")
+        n_basis = min(self.n_basis, len(rows))
+        self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
+        some = rng.permutation(len(rows))[:MEDIAN_ROWS]
+        self.gamma_ = median_gamma("rbf", rows[some], self.basis_)
+        features = compute_features(rows, None, self._feature_map(), self.n_jobs)
+        mean = features.mean(axis=0, dtype=np.float64)
+        with one_blas_thread():
+            directions = self._find_directions(features - mean, ids, self.n_bits or 128)
+            self.directions_ = np.ascontiguousarray(directions, np.float32)
+            self.thresholds_ = (self.directions_ @ mean).astype(np.float32)
+
+    @abstractmethod
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+        """Directions, shape (n_bits, n_basis), from centred features and labels 0..k-1."""
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name, least in (("n_basis", 2), ("n_rows", 2), ("n_iter", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+
+    def _feature_map(self) -> GaussianMap:
+        return GaussianMap(self.basis_, self.gamma_)
+
+
+class KSHHash(LabelledKernelHasher):
+    """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
+
+    Parameters that are not described here are those of `KernelDiffHash`.
+
+    Parameters
+    ----------
+    n_basis : int
+        Basis rows, 300 in the paper.
+    n_rows : int
+        Rows to learn from; it uses all pairs of them.
+    n_iter : int
+        Steps of accelerated gradient descent for each bit.
+
+    References
+    ----------
+    W. Liu, J. Wang, R. Ji, Y.-G. Jiang, S.-F. Chang: Supervised hashing with kernels. CVPR 2012.
+    """
+
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         residue = np.where(ids[:, None] == ids, float(n_bits), -float(n_bits))
         second = features.T @ features
         second += 1e-6 * np.trace(second) / len(second) * np.eye(len(second))
         root = scipy.linalg.cholesky(second, lower=True)
-        weighed = features.T @ residue @ features
+        weighted = features.T @ residue @ features
         directions = np.empty((n_bits, features.shape[1]))
         for bit in range(n_bits):
-            half = scipy.linalg.solve_triangular(root, weighed, lower=True)
+            half = scipy.linalg.solve_triangular(root, weighted, lower=True)
             inner = scipy.linalg.solve_triangular(root, half.T, lower=True)
             last = len(inner) - 1
             top = scipy.linalg.eigh((inner + inner.T) / 2, subset_by_index=(last, last))[1][:, 0]
@@ -149,7 +159,7 @@ class KSHHash(LabelledKernelHasher):
             directions[bit] = (relaxed, descended)[better]
             residue -= np.outer(signs[better], signs[better])
             seen = features.T @ signs[better]
-            weighed -= np.outer(seen, seen)
+            weighted -= np.outer(seen, seen)
         return directions
 
     def _descend(self, features: Matrix, residue: Matrix, start: Matrix) -> Matrix:
@@ -179,14 +189,12 @@ class KSHHash(LabelledKernelHasher):
 
 
 class SDHHash(LabelledKernelHasher):
-    """Supervised discrete hashing: codes from which a linear map tells what a row shows.
+    """Supervised discrete hashing: codes from which a linear map predicts the label of a row.
 
-    Its bits belong together: prefixes of its codes are not good codes.
+    Parameters that are not described here are those of `KernelDiffHash`.
 
     Parameters
     ----------
-    n_bits : int, optional
-        128 by default.
     n_basis : int
         Basis rows, 1000 in the paper.
     n_rows : int
@@ -194,11 +202,9 @@ class SDHHash(LabelledKernelHasher):
     nu : float
         Weight of the distance between codes and the functions that predict them.
     ridge : float
-        Weight of the size of the map from codes to things.
+        Regularisation of the map from codes to labels.
     n_iter : int
         Rounds over map, codes and functions.
-    preprocess, n_positives, n_negatives, random_state, n_jobs
-        As in `DiffHash`.
 
     References
     ----------
@@ -220,17 +226,19 @@ class SDHHash(LabelledKernelHasher):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_bits = n_bits
-        self.n_basis = n_basis
-        self.n_rows = n_rows
+        super().__init__(
+            n_bits,
+            n_basis=n_basis,
+            n_rows=n_rows,
+            n_iter=n_iter,
+            preprocess=preprocess,
+            n_positives=n_positives,
+            n_negatives=n_negatives,
+            random_state=random_state,
+            n_jobs=n_jobs,
+        )
         self.nu = nu
         self.ridge = ridge
-        self.n_iter = n_iter
-        self.preprocess = preprocess
-        self.n_positives = n_positives
-        self.n_negatives = n_negatives
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -238,22 +246,22 @@ class SDHHash(LabelledKernelHasher):
         if not 0 < self.nu < np.inf:
             raise ValueError(f"nu must be above 0, got {self.nu}")
 
-    def _learn(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
+    def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
         n = len(ids)
-        shown = scipy.sparse.csr_array((np.ones(n), (np.arange(n), ids)))
+        labels = scipy.sparse.csr_array((np.ones(n), (np.arange(n), ids)))
         second = features.T @ features
         second += 1e-6 * np.trace(second) / len(second) * np.eye(len(second))
         factor = scipy.linalg.cho_factor(second)
         codes = np.where(self._rng("codes").standard_normal((n, n_bits)) > 0, 1.0, -1.0)
         functions = scipy.linalg.cho_solve(factor, features.T @ codes)
         for _ in range(self.n_iter):
-            # The map from codes to things, by least squares: (B'B + ridge) W = B'Y.
-            to_things = scipy.linalg.solve(
-                codes.T @ codes + self.ridge * np.eye(n_bits), (shown.T @ codes).T, assume_a="pos"
+            # The map from codes to labels, by least squares: (B'B + ridge) W = B'Y.
+            to_labels = scipy.linalg.solve(
+                codes.T @ codes + self.ridge * np.eye(n_bits), (labels.T @ codes).T, assume_a="pos"
             )
             # The codes, one bit after the other, given all others.
-            wanted = to_things[:, ids].T + self.nu * (features @ functions)
-            overlap = to_things @ to_things.T
+            wanted = to_labels[:, ids].T + self.nu * (features @ functions)
+            overlap = to_labels @ to_labels.T
             np.fill_diagonal(overlap, 0)
             for _ in range(3):
                 before = codes.copy()

@@ -1,0 +1,107 @@
+"""Every hasher learns the same from an array, a memory map, shards and a dask array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from test_contract import HASHERS
+
+from kdiffhash import KernelLDAHash, LDAHash, draw_pairs, files, rows
+from kdiffhash.shards import open_shards
+
+da = pytest.importorskip("dask.array")
+pytestmark = pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
+
+
+@pytest.fixture(scope="module")
+def sources(things, tmp_path_factory):
+    """The same rows in four forms; the shards have labels of their own."""
+    X, y = things
+    folder = tmp_path_factory.mktemp("rows")
+    np.save(folder / "whole.npy", X)
+    shards = folder / "shards"
+    shards.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(X)), [100, 101, 350])):
+        np.save(shards / f"{number}.npy", X[part])
+        np.save(shards / f"{number}.labels.npy", y[part])
+    return {
+        "memory map": np.load(folder / "whole.npy", mmap_mode="r"),
+        "shards": open_shards(shards),
+        "dask array": da.from_array(X, chunks=(130, 5)),
+    }
+
+
+def contents(hasher, path):
+    hasher.save(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
+def test_the_model_does_not_depend_on_where_the_rows_are(hasher, things, sources, tmp_path):
+    X, y = things
+    pairs, similar = draw_pairs(y, 700, 800, random_state=0)
+    from_labels = contents(clone(hasher).fit(X, y), tmp_path / "a")
+    from_pairs = contents(clone(hasher).fit_pairs(X, pairs, similar, y), tmp_path / "b")
+    for source in sources.values():
+        assert contents(clone(hasher).fit(source, y), tmp_path / "c") == from_labels
+        again = clone(hasher).fit_pairs(source, pairs, similar, y)
+        assert contents(again, tmp_path / "d") == from_pairs
+
+
+def test_shards_bring_their_labels(things, sources):
+    X, y = things
+    alone = LDAHash(6, random_state=0).fit(X, y)
+    together = LDAHash(6, random_state=0).fit(sources["shards"])
+    np.testing.assert_array_equal(together.transform(X), alone.transform(X))
+    with pytest.raises(ValueError, match="requires y"):
+        LDAHash(6).fit(X)
+
+
+def test_only_the_rows_that_learning_needs_are_read(things):
+    X, _ = things
+    read = []
+
+    class Source(rows.RowSource):
+        shape, dtype = X.shape, X.dtype
+
+        def read(self, numbers):
+            read.extend(numbers.tolist())
+            return X[numbers]
+
+    pairs = np.array([[3, 5], [7, 9], [7, 11], [200, 5]])
+    similar = np.array([True, True, False, False])
+    hasher = KernelLDAHash(4, n_basis=20, gamma=0.1, random_state=0)
+    hasher.fit_pairs(Source(), pairs, similar)
+    assert len(read) == len(set(read))  # each once
+    assert set(np.unique(pairs)) <= set(read)
+    assert len(read) <= 7 + 20
+    assert {tuple(row) for row in hasher.basis_} <= {tuple(X[number]) for number in read}
+
+
+def test_many_rows_are_gathered_into_a_temporary_file(things, sources, monkeypatch):
+    X, y = things
+    alone = KernelLDAHash(8, n_basis=50, random_state=0).fit(X, y)
+    monkeypatch.setattr(files, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(rows, "_PORTION", 1000)
+    gathered = rows.gather(sources["shards"], np.arange(0, 600, 2))
+    assert isinstance(gathered.rows, np.memmap)
+    np.testing.assert_array_equal(gathered[np.array([4, 100, 8])], X[[4, 100, 8]])
+    together = KernelLDAHash(8, n_basis=50, random_state=0).fit(sources["shards"], y)
+    np.testing.assert_array_equal(together.transform(X), alone.transform(X))
+
+
+def test_sources_that_are_no_rows_of_numbers_are_refused(things, tmp_path):
+    X, y = things
+    broken = X.copy()
+    broken[17, 2] = np.nan
+    np.save(tmp_path / "x.npy", broken)
+    with pytest.raises(ValueError, match="row 17 contains NaN"):
+        LDAHash(4).fit(np.load(tmp_path / "x.npy", mmap_mode="r"), y)
+    with pytest.raises(ValueError, match="X has 600 rows, but y has 3 labels"):
+        LDAHash(4).fit(da.from_array(X), y[:3])
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        LDAHash(4).fit(da.from_array(X)[da.from_array(X)[:, 0] > 0], y)
+    np.save(tmp_path / "y.npy", np.zeros(5))
+    with pytest.raises(ValueError, match="shape"):
+        LDAHash(4).fit(np.load(tmp_path / "y.npy", mmap_mode="r"), np.arange(5))
