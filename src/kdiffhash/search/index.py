@@ -191,7 +191,7 @@ class HammingIndex:
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """Read every byte of an index file; a sentence for each damage that was found."""
-        return [found for found in damage(Path(path)) if found is not None]
+        return list(damage(Path(path)))
 
     def _load(self, file: IndexFile) -> None:
         """Take over the parts of the file that are not here yet, all at once."""
