@@ -20,6 +20,7 @@ import pytest
 from contract import ChangingContract
 
 from kdiffhash import HammingIndex, IndexFileError
+from kdiffhash.hashers import stored
 from kdiffhash.hashers.stored import fingerprint
 from kdiffhash.study.baselines import RandomHyperplaneHash
 
@@ -186,6 +187,17 @@ def test_a_file_keeps_the_fingerprint_of_its_model(things, hashers, tmp_path):
         for mode in ("r", "a"):
             with pytest.raises(ValueError, match=r"copy\.index holds codes of another model"):
                 HammingIndex.open(tmp_path / "copy.index", mode, model=model)
+
+
+def test_old_fingerprints_of_the_same_model_are_accepted(things, hashers):
+    (X, _), (hasher, other) = things, hashers
+    (old,) = stored._old_fingerprints(hasher)
+    assert old != fingerprint(hasher)
+    index = HammingIndex(n_bits=16, model=old)
+    index.add(hasher.transform(X), model=hasher)
+    with pytest.raises(ValueError, match="another model"):
+        index.add(other.transform(X), model=other)
+    assert (len(index), index.model) == (len(X), old)
 
 
 def test_an_index_in_memory_keeps_the_fingerprint_too(things, hashers, tmp_path):
