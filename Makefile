@@ -26,12 +26,14 @@ soak: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/codespell src native tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/clang-format --dry-run --Werror native/*.cpp native/*.h
 	$(BIN)/mypy
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i native/*.cpp native/*.h
 
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
@@ -43,13 +45,17 @@ bench: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[study]'
+# The compiled core is built on installing, and again, when a C++ file has changed, on importing.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
+	$(INSTALL) 'scikit-build-core>=0.10' 'nanobind>=2.4' cmake ninja
+	$(INSTALL) --no-build-isolation -e '.[study]'
 	touch $@
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@ $(VENV)/.run
+$(VENV)/.dev: $(VENV)/.run
+	$(INSTALL) --no-build-isolation -e '.[dev]'
+	touch $@
 
 clean:
-	rm -rf $(VENV) demo-report site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo-report site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdiffhash._numba import sweep
-from kdiffhash.thresholds import find_thresholds
+from kdiffhash.thresholds import find_thresholds, rank
 
 
 def brute_force(column, pairs, similar, weight):
@@ -47,7 +46,7 @@ def test_ranks_are_those_of_numpy():
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.normal(size=5000), [0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38]])
     values = np.round(values, 2).astype(np.float32)
-    ranks, distinct = sweep.rank(values)
+    ranks, distinct = rank(values)
     wanted, inverse = np.unique(values, return_inverse=True)
     np.testing.assert_array_equal(distinct, wanted)
     np.testing.assert_array_equal(ranks, inverse)

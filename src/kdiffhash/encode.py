@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba.doubt import settle_rows, settle_sums
-from ._numba.product import empty_result, multiply, pack_panels
-from ._numba.tiles import pack_above
+from ._core import pack_above, recompute_rows, recompute_sums
 from .codes import Codes, n_bytes
 from .files import scratch_array
 from .kernels import FeatureMap, GaussianMap, Rows
 from .moments import to_fixed_point
 from .parallel import run_tiles
 from .preprocess import Preprocess, prepare_rows
+from .product import empty_result, multiply, pack_panels
 
 # What errors hardly ever exceed where they matter, over the length of the direction, as measured on
 # models of SIFT. Bits with larger ones are those of smooth directions, which no error turns.
@@ -103,13 +102,19 @@ class Encoder:
 
     def encode(self, X: NDArray[Any], n_jobs: int | None = None) -> Codes:
         """Packed codes of all rows, shape (n, ceil(n_bits / 8))."""
+        thresholds = self._known_thresholds()
         out = np.empty((len(X), n_bytes(len(self.directions))), np.uint8)
 
         def pack(start: int, projections: Rows) -> None:
-            pack_above(projections, self.thresholds, out[start : start + len(projections)])
+            pack_above(projections, thresholds, out[start : start + len(projections)])
 
         self._for_tiles(X, pack, n_jobs)
         return out
+
+    def _known_thresholds(self) -> Rows:
+        if self.thresholds is None:
+            raise ValueError("codes need thresholds")
+        return self.thresholds
 
     def project(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
         """``features(X) @ directions.T``, the values that thresholds are compared with."""
@@ -187,13 +192,13 @@ class _EncodingWorker(_Worker):
     ) -> None:
         """Recompute projections, in double precision, where rounding could turn a bit."""
         near, very_near = self.encoder.ambiguous
-        learned = self.encoder.directions, self.encoder.thresholds
+        learned = self.encoder.directions, self.encoder._known_thresholds()
         flags = self.is_ambiguous[: len(projections)]
-        if settle_sums(projections, values, *learned, near, very_near, flags):
+        if recompute_sums(projections, values, *learned, near, very_near, flags):
             places = np.flatnonzero(flags)
             rows = np.empty((len(places), X.shape[1]), np.float32)
             prepare_rows(X[places], rows, self.preprocess, features.shift)
-            settle_rows(projections, places, features.in_double(rows), *learned, very_near)
+            recompute_rows(projections, places, features.in_double(rows), *learned, very_near)
 
 
 def _check_width(X: NDArray[Any], features: FeatureMap) -> None:

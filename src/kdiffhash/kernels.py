@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba.doubt import gaussians
-from ._numba.product import empty_result, multiply, pack_panels
-from ._numba.tiles import exp2_of_expanded_square, squared_norms
+from ._core import exp2_of_expanded_square, gaussians, squared_norms
 from .parallel import one_blas_thread
+from .product import empty_result, multiply, pack_panels
 
 Kernel = str | Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[Any]]
 Rows = NDArray[np.float32]
@@ -34,7 +33,7 @@ _EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of cova
 class FeatureMap(Protocol):
     """Turns tiles of preprocessed rows, minus `shift`, into tiles of features."""
 
-    tile: ClassVar[int]  # rows of a tile, a multiple of `product.ROWS`
+    tile: ClassVar[int]  # rows of a tile
 
     @property
     def shift(self) -> Rows | None:
@@ -127,7 +126,7 @@ class GaussianMap(BasisMap):
                 basis = (basis.astype(np.float64) @ self.metric).astype(np.float32)
         basis = basis * self.scale
         squares = np.empty(len(basis), np.float32)
-        squared_norms(basis, len(basis), squares)
+        squared_norms(basis, basis.shape[1], len(basis), squares)
         metric = None if self.metric is None else pack_panels(self.metric.T)
         return pack_panels(2 * basis), squares, metric
 
@@ -159,6 +158,7 @@ class _GaussianTile:
 
     def __init__(self, features: GaussianMap) -> None:
         self.scale, (self.panels, self.column_terms, self.metric) = features.scale, features.panels
+        self.width = features.input_width
         self.row_terms = np.empty(features.tile, np.float32)
         self.out = empty_result(features.tile, self.panels)
         self.mapped = None if self.metric is None else empty_result(features.tile, self.metric)
@@ -168,7 +168,7 @@ class _GaussianTile:
             multiply(rows, self.metric, n_rows, self.mapped)
             rows = self.mapped
         rows[:n_rows] *= self.scale
-        squared_norms(rows, n_rows, self.row_terms)
+        squared_norms(rows, self.width, n_rows, self.row_terms)
         multiply(rows, self.panels, n_rows, self.out)
         exp2_of_expanded_square(self.out, self.row_terms, self.column_terms, n_rows)
         return self.out
@@ -253,7 +253,7 @@ def _of_inner_product(
 
 def _unit_rows(rows: Rows) -> Rows:
     squares = np.empty(len(rows), np.float32)
-    squared_norms(rows, len(rows), squares)
+    squared_norms(np.ascontiguousarray(rows), rows.shape[1], len(rows), squares)
     lengths = np.sqrt(squares)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], np.float32)
 

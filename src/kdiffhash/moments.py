@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import gram
+from . import _core
 from .pairs import Pairs
 from .parallel import n_threads, run_tiles, sum_tiles
 
 FIXED_UNIT = 2.0**-12  # what 1 stands for in fixed-point features
+_LARGEST = 4095  # fixed-point feature: sums of 64 couples of squares stay below 2**31
 _TILE = 1024  # pairs per product; part of the definition of a result, see `parallel`
+_GRAM_TILE = 8192  # pairs of a task
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,9 @@ class PairMoments:
 
             return sum_tiles(lambda: term, len(pairs), _TILE, (features.shape[1],) * 2, n_jobs)
 
-        uses = _uses(pairs, len(features)).astype(np.float64)
-
-        def members(start: int, stop: int) -> NDArray[np.float64]:
-            return np.asarray(uses[start:stop] @ features[start:stop].astype(np.float64))
-
         return cls(
             n_pairs=len(pairs),
-            member_sum=sum_tiles(lambda: members, len(features), _TILE, features.shape[1:], n_jobs),
+            member_sum=_member_sum(features, pairs, n_jobs),
             difference_gram=sum_of_products(np.subtract),
             total_gram=sum_of_products(np.add) if cross else None,
         )
@@ -169,7 +166,7 @@ def to_fixed_point(features: NDArray[np.float32]) -> NDArray[np.int16]:
     The rounding is some hundred times smaller than what tells directions apart.
     """
     rounded = np.rint(features * np.float32(1 / FIXED_UNIT))
-    return np.asarray(np.minimum(rounded, gram.LIMIT), np.int16)
+    return np.asarray(np.minimum(rounded, _LARGEST), np.int16)
 
 
 def covariance(rows: NDArray[np.float32], n_jobs: int | None = None) -> NDArray[np.float64]:
@@ -187,16 +184,15 @@ def covariance(rows: NDArray[np.float32], n_jobs: int | None = None) -> NDArray[
 def _fixed_point_moments(
     features: NDArray[np.int16], pairs: Pairs, cross: bool, n_jobs: int | None
 ) -> PairMoments:
-    if features.size and (features.min() < 0 or features.max() > gram.LIMIT):
-        raise ValueError(f"fixed-point features must lie in 0..{gram.LIMIT}; see to_fixed_point")
-    n_pairs, width = len(pairs), features.shape[1]
-    members = np.zeros(width, np.int64)
-    gram.add_rows(features, _uses(pairs, len(features)), members)
+    if features.size and (features.min() < 0 or features.max() > _LARGEST):
+        raise ValueError(f"fixed-point features must lie in 0..{_LARGEST}; see to_fixed_point")
+    n_pairs = len(pairs)
+    members = _member_sum(features, pairs, n_jobs).astype(np.int64)  # exact, being below 2**53
     difference = _fixed_point_gram(features, pairs, -1, 0, n_jobs)
     total = None
     if cross:
         # x + z is shifted by half of its range to fit the limit, and the sums shifted back.
-        shift = gram.LIMIT
+        shift = _LARGEST
         shifted = _fixed_point_gram(features, pairs, +1, shift, n_jobs)
         total = shifted + shift * (members[:, None] + members) - n_pairs * shift**2
     square = FIXED_UNIT**2
@@ -213,25 +209,29 @@ def _fixed_point_gram(
 ) -> NDArray[np.int64]:
     """Exact sum of the outer products of ``x + sign * z - shift`` over all pairs."""
     width = features.shape[1]
+    padded = -(-width // _core.gram_panel) * _core.gram_panel
     left, right = np.ascontiguousarray(pairs.T)
     totals: list[NDArray[np.int64]] = []
 
     def make_worker() -> Callable[[int, int], None]:
-        panels = gram.empty_panels(width)
-        total = np.zeros((len(panels) * gram.PANEL,) * 2, np.int64)
+        total = np.zeros((padded, padded), np.int64)
         totals.append(total)
 
         def work(start: int, stop: int) -> None:
-            gram.fill_panels(features, left[start:stop], right[start:stop], sign, shift, panels)
-            gram.add_gram(panels, stop - start, total)
+            _core.add_gram(features, left[start:stop], right[start:stop], sign, shift, total)
 
         return work
 
-    run_tiles(make_worker, len(pairs), gram.BLOCK, min(16, n_threads(n_jobs)))
+    run_tiles(make_worker, len(pairs), _GRAM_TILE, min(16, n_threads(n_jobs)))
     upper = np.triu(sum(totals, start=np.zeros_like(totals[0]))[:width, :width])
     return upper + np.triu(upper, 1).T
 
 
-def _uses(pairs: Pairs, n_rows: int) -> NDArray[np.int64]:
-    """How often each row is a member of a pair."""
-    return np.bincount(pairs.ravel(), minlength=n_rows).astype(np.int64)
+def _member_sum(features: NDArray[Any], pairs: Pairs, n_jobs: int | None) -> NDArray[np.float64]:
+    """Sum of the features over both members of all pairs."""
+    uses = np.bincount(pairs.ravel(), minlength=len(features)).astype(np.float64)
+
+    def term(start: int, stop: int) -> NDArray[np.float64]:
+        return np.asarray(uses[start:stop] @ features[start:stop].astype(np.float64))
+
+    return sum_tiles(lambda: term, len(features), _TILE, features.shape[1:], n_jobs)

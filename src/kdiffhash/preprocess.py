@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba.tiles import squared_norms
+from ._core import squared_norms
 
 Preprocess = Literal["unit", "hellinger"] | None
 
@@ -55,7 +55,7 @@ def prepare_rows(
     if preprocess == "unit":
         _divide(out, np.abs(out).max(axis=1))  # squares of what is left stay in range
         squares = np.empty(len(out), np.float32)
-        squared_norms(out, len(out), squares)
+        squared_norms(np.ascontiguousarray(out), out.shape[1], len(out), squares)
         _divide(out, np.sqrt(squares))
     elif preprocess == "hellinger":
         if out.size and out.min() < 0:

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import descent
-from ._numba.tiles import exp2_of_expanded_square
+from . import _core
 from .encode import compute_features
 from .kernels import LOG2_E, FeatureMap, GaussianMap, Rows
 from .moments import covariance
@@ -178,14 +177,10 @@ class _Parameter:
 
     def move(self, gradient: Rows, number: int, share: float) -> None:
         """Step `number`, counted from 0, with a share of the rate."""
-        descent.adam_step(
-            self.values.reshape(-1),
-            gradient.reshape(-1),
-            self.mean,
-            self.square,
-            number + 1,
-            share * self.rate,
-        )
+        size = share * self.rate / (1 - 0.9 ** (number + 1))  # Adam with its usual constants
+        scale = 1 / (1 - 0.999 ** (number + 1))
+        flat = np.ascontiguousarray(gradient).reshape(-1)
+        _core.adam_step(self.values.reshape(-1), flat, self.mean, self.square, size, scale)
 
 
 class _Descent:
@@ -277,17 +272,12 @@ class _Descent:
 
     def _soft_bits(self, values: Rows) -> Rows:
         """``tanh(slope * (projection - threshold))``, from an exponential of its size."""
-        n_bits = len(self.directions)
-        soft = np.empty((len(values), n_bits), np.float32)
-        factor = np.float32(2 * self.settings.slope * LOG2_E)
-        nothing = np.zeros(max(_BLOCK, n_bits), np.float32)
+        soft = np.empty((len(values), len(self.directions)), np.float32)
+        factor = 2 * self.settings.slope * LOG2_E
 
         def work(start: int, stop: int) -> None:
             projections = values[start:stop] @ self.directions.T
-            block = soft[start:stop]
-            descent.negative_sizes(projections, self.thresholds, factor, block)
-            exp2_of_expanded_square(block, nothing, nothing[:n_bits], stop - start)
-            descent.to_tanh(block, projections, self.thresholds)
+            _core.soft_bits(projections, self.thresholds, factor, soft[start:stop])
 
         self._run(work, len(values))
         return soft
@@ -308,9 +298,9 @@ class _Descent:
             for k, high in enumerate(self.prefixes):
                 similarity += soft[start:stop, low:high] @ soft[:, low:high].T
                 if k == 0:
-                    descent.hide_same(similarity, start, things)
-                descent.add_partners(soft, low, high, start, to_partner)
-                descent.find_largest(similarity, nearest[k, start:stop], to_other)
+                    _core.hide_same(similarity, start, things)
+                _core.add_partners(soft, low, high, start, to_partner)
+                _core.find_largest(similarity, nearest[k, start:stop], to_other)
                 excess[k, start:stop] = (to_other - to_partner) / (2 * high)
                 low = high
 
@@ -326,7 +316,7 @@ class _Descent:
         gradient = np.zeros_like(soft)
 
         def work(start: int, stop: int) -> None:
-            descent.add_gradient(soft, nearest, slopes, self.prefixes, start, stop, gradient)
+            _core.add_gradient(soft, nearest, slopes, self.prefixes, start, stop, gradient)
 
         run_tiles(lambda: work, soft.shape[1], _COLUMNS, self.n_jobs)
         gradient *= np.float32(self.settings.slope) * (1 - soft * soft)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._numba import sequential
+from . import _core
 from .calibration import calibrate, clopper_pearson
 from .codes import as_words, check_codes
 from .metrics import roc
@@ -276,7 +276,7 @@ class SequentialMatcher(Model):
         bounds = np.linspace(0, len(pairs), n_threads(self.n_jobs) + 1).astype(int)
         tasks = [
             partial(
-                sequential.decide,
+                _core.decide,
                 left,
                 right,
                 first[low:high],

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import sweep
+from . import _core
 from .codes import Codes
 from .pairs import Pairs, Similar, check_both_kinds
 from .parallel import run
@@ -74,14 +74,10 @@ def find_thresholds(
     fnr, fpr, ones = np.empty((3, n_bits))
 
     def solve(bit: int) -> None:
-        ranks, distinct = sweep.rank(np.asarray(columns[bit]))
+        ranks, distinct = rank(np.asarray(columns[bit]))
         # Losses are whole numbers for weight 1, so that ties are real ties.
-        cut, n_missed, n_split = sweep.best_cut(
-            distinct,
-            sweep.count_steps(ranks, *positives, len(distinct)),
-            sweep.count_steps(ranks, *negatives, len(distinct)),
-            weight * n_negatives,
-            float(n_positives),
+        cut, n_missed, n_split = _core.best_cut(
+            ranks, distinct, positives, negatives, weight * n_negatives, float(n_positives)
         )
         thresholds[bit] = cut_value(distinct, cut)
         fnr[bit], fpr[bit] = n_missed / n_positives, 1 - n_split / n_negatives
@@ -89,6 +85,13 @@ def find_thresholds(
 
     run([partial(solve, bit) for bit in range(n_bits)], n_jobs)
     return BitRates(thresholds, fnr, fpr, ones)
+
+
+def rank(values: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Rank of every value among the distinct values, and those values in rising order."""
+    ranks, distinct = np.empty(len(values), np.int32), np.empty(len(values), np.float32)
+    n_distinct = _core.rank(np.ascontiguousarray(values), ranks, distinct)
+    return ranks, distinct[:n_distinct]
 
 
 def rates_at(

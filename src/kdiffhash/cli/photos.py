@@ -74,8 +74,7 @@ def match(
     as_json: Json = False,
 ) -> None:
     """Match two photographs: mutual nearest codes, ratio test, and one geometry for all."""
-    from ..search.match import get_ready, match_codes
-    from ..search.segment import n_words
+    from ..search.match import match_codes
     from ..vision import draw_matches, read_photo
     from ..vision.drawing import check_picture, stack_pictures, write_picture
     from ..vision.peers import NAMES, match_with
@@ -93,7 +92,6 @@ def match(
             raise ValueError(f"{photo.name} has no keypoints: nothing in it stands out")
     chosen: Any = geometry.value
     n_bits = extractor.model.n_bits_
-    get_ready(n_words(n_bits))  # the time of compiling is not that of matching
     start = time.perf_counter()
     pairs = match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs).pairs
     seconds = time.perf_counter() - start

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba import sweep
+from .._core import best_weighted_cut
 from ..directions import smallest_eigenvectors
 from ..encode import Encoder
 from ..kernels import IdentityMap, Rows
 from ..pairs import Pairs, Similar, check_both_kinds, distinct_rows
 from ..parallel import run, sum_tiles
 from ..preprocess import Preprocess, preprocess_rows
-from ..thresholds import BitRates, cut_value
+from ..thresholds import BitRates, cut_value, rank
 from .base import BaseHasher
 
 _TILE = 2048  # pairs per product
@@ -112,9 +112,10 @@ class BoostedHash(BaseHasher):
         if not features.any():
             raise ValueError("all rows are equal, so no bit can tell them apart")
 
-        left, right = np.ascontiguousarray(members.T.astype(np.int32))
+        sides = np.ascontiguousarray(members.T.astype(np.int32))
+        left, right = sides
         learner_class = _AxisLearner if self.weak == "axis" else _ProjectionLearner
-        learner = learner_class(features, left, right, self.n_jobs)
+        learner = learner_class(features, sides, self.n_jobs)
         directions = np.zeros((n_bits, X.shape[1]), np.float32)
         thresholds = np.zeros(n_bits, np.float32)
         self.bit_weights_ = np.zeros(n_bits)
@@ -166,12 +167,10 @@ def reweigh(
 class _AxisLearner:
     """The best single feature and threshold."""
 
-    def __init__(
-        self, features: Rows, left: NDArray[np.int32], right: NDArray[np.int32], n_jobs: int | None
-    ) -> None:
-        self._left, self._right, self._n_jobs = left, right, n_jobs
+    def __init__(self, features: Rows, sides: NDArray[np.int32], n_jobs: int | None) -> None:
+        self._sides, self._n_jobs = sides, n_jobs
         self._width = features.shape[1]
-        self._ranked = [sweep.rank(np.ascontiguousarray(column)) for column in features.T]
+        self._ranked = [rank(column) for column in features.T]
 
     def best_bit(self, signed_weights: NDArray[np.float64]) -> tuple[Rows, np.float32]:
         """Direction and threshold that minimise the signed weight of the pairs they separate."""
@@ -180,8 +179,8 @@ class _AxisLearner:
 
         def try_axis(axis: int) -> None:
             ranks, distinct = self._ranked[axis]
-            steps = sweep.weigh_steps(ranks, self._left, self._right, signed_weights, len(distinct))
-            cuts[axis], losses[axis] = sweep.best_real_cut(distinct, steps)
+            found = best_weighted_cut(ranks, len(distinct), self._sides, signed_weights)
+            cuts[axis], losses[axis] = found
 
         run([partial(try_axis, axis) for axis in range(self._width)], self._n_jobs)
         axis = int(np.argmin(losses))
@@ -193,26 +192,23 @@ class _AxisLearner:
 class _ProjectionLearner:
     """The minimiser of eq. (1) without the sign, then the best threshold on it."""
 
-    def __init__(
-        self, features: Rows, left: NDArray[np.int32], right: NDArray[np.int32], n_jobs: int | None
-    ) -> None:
-        self._features, self._left, self._right, self._n_jobs = features, left, right, n_jobs
+    def __init__(self, features: Rows, sides: NDArray[np.int32], n_jobs: int | None) -> None:
+        self._features, self._sides, self._n_jobs = features, sides, n_jobs
 
     def best_bit(self, signed_weights: NDArray[np.float64]) -> tuple[Rows, np.float32]:
         """Direction and threshold for signed weights, positive for pairs that should agree."""
-        features, left, right = self._features, self._left, self._right
+        features, (left, right) = self._features, self._sides
         scaled = (signed_weights * len(signed_weights)).astype(np.float32)
 
         def term(start: int, stop: int) -> NDArray[np.float64]:
             weighed = features[left[start:stop]] * scaled[start:stop, None]
-            return (weighed.T @ features[right[start:stop]]).astype(np.float64)
+            return np.asarray(weighed.T @ features[right[start:stop]], np.float64)
 
         width = features.shape[1]
         cross = sum_tiles(lambda: term, len(left), _TILE, (width, width), self._n_jobs)
         direction = smallest_eigenvectors(-(cross + cross.T), 1).astype(np.float32)
         plain = Encoder(None, IdentityMap(np.zeros(width, np.float32)), direction)
         column = plain.columns(features, self._n_jobs)[0]
-        ranks, distinct = sweep.rank(column)
-        steps = sweep.weigh_steps(ranks, left, right, signed_weights, len(distinct))
-        cut, _ = sweep.best_real_cut(distinct, steps)
+        ranks, distinct = rank(column)
+        cut, _ = best_weighted_cut(ranks, len(distinct), self._sides, signed_weights)
         return direction[0], cut_value(distinct, cut)

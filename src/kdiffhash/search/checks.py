@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from .segment import Ids
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
 
-    Model = BaseHasher | str  # a fitted hasher, or the fingerprint of one
+    Model: TypeAlias = BaseHasher | str  # a fitted hasher, or the fingerprint of one
 
 
 def check_n_bits(n_bits: int, most: int) -> int:

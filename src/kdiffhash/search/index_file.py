@@ -15,11 +15,10 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba.lanes import BLOCK
 from ..files import replacing
 from . import index_format as disk
 from .index_format import FOLLOWING, LISTED, REMOVED, Head, IndexFileError, Part, Slot
-from .segment import Ids, Segment, n_words
+from .segment import BLOCK, Ids, Segment, n_words
 
 _SMALL = 2**20  # bytes of a part up to which it is read, not mapped
 

@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._numba.lanes import BLOCK
 from ..errors import KdiffhashError
-from .segment import n_words
+from .segment import BLOCK, n_words
 
 VERSION = 2  # 1 has no fingerprint of a model; it stays readable, and is appended to as it is
 MAX_BITS = 4096

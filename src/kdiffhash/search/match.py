@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._numba.lanes import BLOCK
-from .._numba.match import find_nearest
-from .._numba.slices import chunk_entries, chunk_words, n_planes
+from .. import _core
 from ..codes import as_words, check_codes
 from ..parallel import run_plain
-from .passes import compile_once, threads_that_pay
+from .passes import threads_that_pay
 from .segment import Words, to_blocks
 
 Limits = NDArray[np.int64]
@@ -82,8 +80,8 @@ def match_codes(
         raise ValueError(f"max_distance must be zero or more, got {max_distance}")
     if not len(a) or not len(b):
         return Matches(np.empty((0, 2), np.int64), np.empty(0, np.int32))
-    n_bits = 8 * a.shape[1]
     a_words, b_words = as_words(a), as_words(b)
+    n_bits = 64 * a_words.shape[1]
     limit_of = _limits(n_bits, ratio)
     most = n_bits if max_distance is None else min(max_distance, n_bits)
     limits = np.full(len(a), limit_of[most] + (ratio is None), np.int64)
@@ -102,10 +100,10 @@ def match_codes(
 
 def _limits(n_bits: int, ratio: float | None) -> Limits:
     """For each distance of a nearest code: the distance from which on others do not matter."""
-    distances = np.arange(n_bits + 2)
+    distances = np.arange(n_bits + 3)
     if ratio is None:
-        return distances
-    passes = distances[:-1, None] < ratio * distances
+        return np.minimum(distances, n_bits + 1)
+    passes = distances[:, None] < ratio * distances[:-1]
     return np.where(passes.any(axis=1), passes.argmax(axis=1), n_bits + 1)
 
 
@@ -122,7 +120,6 @@ def _nearest(
     best, second = np.full(n, nothing, np.int64), np.full(n, nothing, np.int64)
     rows = np.full(n, -1, np.int64)
     blocks = to_blocks(codes).reshape(-1)
-    sizes = _sizes(width)
     chunks, lock = iter(range(0, n, _CHUNK)), threading.Lock()
 
     def work() -> None:
@@ -133,26 +130,7 @@ def _nearest(
                 return
             some = slice(first, first + _CHUNK)
             given = (queries[some], limits[some], limit_of, best[some], second[some], rows[some])
-            find_nearest(blocks, len(codes), *given, *sizes)
+            _core.match(blocks, len(codes), *given)
 
-    get_ready(width)
     run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, n_jobs)))
     return best, second, rows
-
-
-def get_ready(width: int) -> None:
-    """Compile what matching codes of `width` words needs, or load it from the cache, once."""
-
-    def work() -> None:
-        blocks, query = np.zeros(BLOCK * width, np.uint64), np.zeros((1, width), np.uint64)
-        limits, best, second, rows = np.ones((4, 1), np.int64)
-        given = (query, limits, np.arange(64 * width + 2), best, second, rows)
-        find_nearest(blocks, 1, *given, *_sizes(width))
-
-    compile_once("matching", width, work)
-
-
-def _sizes(width: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """What the compiled code is made for, by the number of words of a code."""
-    words = chunk_words(width)
-    return words, (0,) * chunk_entries(words), (0,) * n_planes(width)

@@ -1,39 +1,31 @@
-"""Passes over segments: the way that is quicker is chosen, compiled, and shared by threads."""
+"""Passes over segments, by lanes for few queries and by slices for many, shared by threads."""
 
 from __future__ import annotations
 
-import logging
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba import scan
-from .._numba.lanes import BLOCK, blocks_at_once
-from .._numba.llvm import has
-from .._numba.scan import Rows, Sink
-from .._numba.slices import SLAB, chunk_entries, chunk_words, n_planes
+from .. import _core
 from ..parallel import n_threads, run_plain
-from .segment import Ids, Segment, Words, read_only
+from .segment import Ids, Segment, Words
 
-_UNROLLED = 8  # words up to which a query is held in registers
+_SLAB = 512  # rows that slices count together, at most
 FEW = 16  # queries below which the work on slabs does not pay
 _STATE = 2**26  # bytes of what is kept for a group of queries, on each thread
 _REACTION = 2e9  # nanoseconds of work, about, between two looks at what else happens
 _WORTH = 400_000  # nanoseconds of work for which a thread is woken
 _GROUP = 4096  # queries of a pass for all within a limit
 _HITS = 2**20  # hits that are gathered at a time
-_EVERYTHING = np.empty(0, np.uint8)
+# Queries from which slices are faster than lanes, by the words of a code (benchmarks/search.py).
+_FEWEST_FOR_SLICES: dict[str, dict[int, int]] = {"base": {}, "avx2": {}, "avx512": {}}
 
 Distances = NDArray[np.int32]
 Place = tuple[int, int]  # a row and a query to go on with
 Nearest = tuple[Distances, Ids, Ids]  # distances, ids, and how many of them each query has
-log = logging.getLogger("kdiffhash")
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,6 @@ def nearest(
     n_rows = sum(segment.n_rows for segment in segments)
     soon = int(_REACTION / (0.1 * n_rows * queries.shape[1]))  # queries, so that Ctrl-C is heard
     group = max(1, min(n, _STATE // state, max(soon, 256)))
-    get_ready(queries.shape[1], group, k)
     pieces = [Piece(segment, 0, segment.n_rows) for segment in segments]
     workers = _workers(pieces, n, n_jobs)
     parts = _split(pieces, workers)
@@ -89,19 +80,21 @@ def nearest(
 
 def _nearest_of(pieces: list[Piece], queries: Words, k: int) -> Nearest:
     """The nearest rows in some pieces, and how many each query has, up to k."""
-    n, bits = len(queries), 64 * queries.shape[1]
+    n, width = queries.shape
+    slices = use_slices(width, n)
     best: Nearest | None = None
     for piece in pieces:
-        sink = _empty_sink(n, k, bits)
+        limits = np.full(n, 64 * width + 1, np.int64)
         if best is not None:
             # A later piece may have lower ids, which come first at the same distance.
             full = best[2] == k
-            sink.limits[full] = best[0][full, -1] + 1
-        _pass(piece, queries, sink, 0, 0)
+            limits[full] = best[0][full, -1] + 1
         distances, rows = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
         sizes = np.empty(n, np.int64)
-        scan.sort_nearest(sink, distances, rows, sizes)
-        new = (distances, piece.segment.ids_of(rows), sizes)
+        segment = piece.segment
+        codes = (segment.flat, segment.n_rows, segment.kept, piece.first, piece.last)
+        _core.nearest(*codes, queries, slices, limits, distances, rows, sizes)
+        new = (distances, segment.ids_of(rows), sizes)
         best = new if best is None else _merge(best, new)
     if best is None:
         raise ValueError("there is nothing to search")
@@ -123,7 +116,7 @@ def merge_found(found: list[tuple[Distances, Ids]], k: int) -> tuple[Distances, 
 def _merge(a: Nearest, b: Nearest) -> Nearest:
     """Two sorted lists for each query as one of the same length."""
     out = (np.empty_like(a[0]), np.empty_like(a[1]), np.empty_like(a[2]))
-    scan.merge_nearest(*a, *b, *out)
+    _core.merge_nearest(*a, *b, *out)
     return out
 
 
@@ -136,23 +129,38 @@ def within_piece(
     """
     if not len(queries):
         return
-    get_ready(queries.shape[1], min(len(queries), _GROUP), 0)
     parts = [some[0] for some in _split([piece], _workers([piece], len(queries), n_jobs))]
     for start in range(0, len(queries), _GROUP):
         some = slice(start, start + _GROUP)
-        places = [(part.first, 0) for part in parts]
-        sinks = [_hits_sink(limits[some]) for _ in parts]
+        passes = [_RangePass(part, queries[some], limits[some]) for part in parts]
+        while left := [one for one in passes if one.row < one.piece.last]:
+            run_plain([one.go_on for one in left])
+            for one in left:
+                yield one.numbers[: one.size] + start, *one.rows_and_distances()
 
-        def go_on(i: int, some: slice, places: list[Place], sinks: list[Sink]) -> None:
-            places[i] = _pass(parts[i], queries[some], sinks[i], *places[i])
 
-        while left := [i for i, part in enumerate(parts) if places[i][0] < part.last]:
-            run_plain([partial(go_on, i, some, places, sinks) for i in left])
-            for sink in (sinks[i] for i in left):
-                size = int(sink.sizes[0])
-                owners, rows = sink.owners[:size] + start, sink.rows[0, :size].copy()
-                yield owners, rows, sink.distances[0, :size].copy()
-                sink.sizes[0] = 0
+class _RangePass:
+    """A range search over a piece that stops when its room is full, and can go on."""
+
+    def __init__(self, piece: Piece, queries: Words, limits: NDArray[np.int64]) -> None:
+        self.piece, self.queries, self.limits = piece, queries, limits
+        self.row, self.query, self.size = piece.first, 0, 0
+        room = _HITS + _core.margin
+        self.numbers, self.rows = np.empty(room, np.int64), np.empty(room, np.int64)
+        self.distances = np.empty(room, np.int32)
+
+    def go_on(self) -> None:
+        """Find rows until the room is full, or all."""
+        segment, slices = self.piece.segment, use_slices(*self.queries.shape[::-1])
+        codes = (segment.flat, segment.n_rows, segment.kept, self.piece.last)
+        place, found = (self.row, self.query), (self.numbers, self.rows)
+        self.row, self.query, self.size = _core.within(
+            *codes, self.queries, slices, self.limits, *place, *found, self.distances
+        )
+
+    def rows_and_distances(self) -> tuple[Ids, Distances]:
+        """Copies of what was found."""
+        return self.rows[: self.size].copy(), self.distances[: self.size].copy()
 
 
 def _workers(pieces: list[Piece], n_queries: int, n_jobs: int | None) -> int:
@@ -169,156 +177,24 @@ def threads_that_pay(n_words: int, n_queries: int, n_jobs: int | None) -> int:
 def _split(pieces: list[Piece], n_parts: int) -> list[list[Piece]]:
     """The rows in parts of about the same size; fewer parts if there are few rows."""
     total = sum(piece.last - piece.first for piece in pieces)
-    n_parts = max(1, min(n_parts, total // (8 * SLAB)))
+    n_parts = max(1, min(n_parts, total // (8 * _SLAB)))
     size = -(-total // n_parts)
     parts: list[list[Piece]] = [[]]
     room = size
     for piece in pieces:
         first = piece.first
         while first < piece.last:
-            if room < SLAB and len(parts) < n_parts:
+            if room < _SLAB and len(parts) < n_parts:
                 parts.append([])
                 room = size
             last = piece.last
             if len(parts) < n_parts:
-                last = min(last, first + -(-room // SLAB) * SLAB)
+                last = min(last, first + -(-room // _SLAB) * _SLAB)
             parts[-1].append(Piece(piece.segment, first, last))
             room, first = room - (last - first), last
     return parts
 
 
-def _empty_sink(n: int, k: int, bits: int) -> Sink:
-    capacity = 2 * k + 64
-    return Sink(
-        k,
-        limits=np.full(n, bits + 1, np.int64),
-        below=np.zeros(n, np.int64),
-        sizes=np.zeros(n, np.int64),
-        counts=np.zeros((n, bits + 2), np.int32),
-        distances=np.empty((n, capacity), np.int32),
-        rows=np.empty((n, capacity), np.int64),
-        owners=np.empty(0, np.int64),
-    )
-
-
-def _hits_sink(limits: NDArray[np.int64]) -> Sink:
-    return Sink(
-        0,
-        limits=limits,
-        below=np.zeros(1, np.int64),
-        sizes=np.zeros(1, np.int64),
-        counts=np.zeros((1, 1), np.int32),
-        distances=np.empty((1, _HITS + scan.MARGIN), np.int32),
-        rows=np.empty((1, _HITS + scan.MARGIN), np.int64),
-        owners=np.empty(_HITS + scan.MARGIN, np.int64),
-    )
-
-
-def _pass(piece: Piece, queries: Words, sink: Sink, start: int, start_query: int) -> Place:
-    """Go over a piece from a row and a query on, by the quicker way."""
-    kept = piece.segment.kept
-    width = piece.segment.n_words
-    rows = Rows(
-        piece.segment.flat,
-        _EVERYTHING if kept is None else kept,
-        width,
-        piece.first,
-        piece.last,
-    )
-    way = _by_slices if use_slices(width, len(queries), sink.k) else _by_lanes
-    flat = np.ascontiguousarray(queries).reshape(-1)
-    return way(rows, flat, sink, max(start, piece.first), start_query)
-
-
-def _by_lanes(
-    rows: Rows, queries: NDArray[np.uint64], sink: Sink, start: int, start_query: int
-) -> Place:
-    together = (0,) * blocks_at_once(rows.n_words)
-    unrolled = (0,) * (rows.n_words if rows.n_words <= _UNROLLED else 0)
-    place: Place = scan.by_lanes(rows, queries, sink, start, start_query, together, unrolled)
-    return place
-
-
-def _by_slices(
-    rows: Rows, queries: NDArray[np.uint64], sink: Sink, start: int, start_query: int
-) -> Place:
-    words = chunk_words(rows.n_words)
-    entries, planes = (0,) * chunk_entries(words), (0,) * n_planes(rows.n_words)
-    place: Place = scan.by_slices(rows, queries, sink, start, start_query, words, entries, planes)
-    return place
-
-
-# -- which way, and compiling it ----------------------------------------------------------------
-
-
-def use_slices(width: int, n_queries: int, k: int) -> bool:
-    """Whether many queries are quicker by slices; with `k` 0 all within a limit are wanted."""
-    if n_queries < FEW:
-        return False
-    # Without an instruction that counts ones, slices always win. They also may stop early, which
-    # random codes do not show.
-    if not has("avx512vpopcntdq") or (width >= 4 and 0 < k <= 2):
-        return True
-    return _slices_win(width)
-
-
-@cache
-def _slices_win(width: int) -> bool:
-    """Time both ways once on random codes, in a few milliseconds."""
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 2**64, (64 * SLAB // BLOCK, width, BLOCK), np.uint64)
-    queries = rng.integers(0, 2**64, 64 * width, np.uint64)
-    rows = Rows(read_only(blocks.reshape(-1)), _EVERYTHING, width, 0, 64 * SLAB)
-    seconds = {}
-    for way in (_by_lanes, _by_slices):
-        _compile(way, width)
-        times = []
-        for _ in range(3):
-            sink = _empty_sink(64, 10, 64 * width)
-            start = time.perf_counter()
-            way(rows, queries, sink, 0, 0)
-            times.append(time.perf_counter() - start)
-        seconds[way] = min(times)
-    return seconds[_by_slices] < seconds[_by_lanes]
-
-
-def get_ready(width: int, n_queries: int, k: int) -> None:
-    """Compile what a search needs, or load it from the cache, and say so if it takes long."""
-    _compile(_by_slices if use_slices(width, n_queries, k) else _by_lanes, width)
-
-
-_compiling = threading.Lock()
-_compiled: set[tuple[str, int]] = set()
-
-
-def _compile(way: Callable[..., Place], width: int) -> None:
-    def work() -> None:
-        rows = Rows(read_only(np.zeros(BLOCK * width, np.uint64)), _EVERYTHING, width, 0, 1)
-        way(rows, np.zeros(width, np.uint64), _empty_sink(1, 1, 64 * width), 0, 0)
-
-    compile_once(f"search{way.__name__.replace('_', ' ')}", width, work)
-
-
-def compile_once(what: str, width: int, work: Callable[[], object]) -> None:
-    """Do some work, which compiles what it calls, unless it has been done for this width.
-
-    If that takes more than a moment, it is said on a terminal, and in the log.
-    """
-    if (what, width) in _compiled:
-        return
-    message = f"compiling {what} for codes of {64 * width} bits, once"
-
-    def say() -> None:
-        log.info(message)
-        if sys.stderr.isatty():
-            print(f"kdiffhash: {message} ...", file=sys.stderr)
-
-    with _compiling:
-        timer = threading.Timer(0.5, say)
-        timer.daemon = True
-        timer.start()
-        try:
-            work()
-            _compiled.add((what, width))
-        finally:
-            timer.cancel()
+def use_slices(width: int, n_queries: int) -> bool:
+    """Whether so many queries are faster by slices than by lanes."""
+    return n_queries >= _FEWEST_FOR_SLICES[_core.level].get(width, FEW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._numba.rerank import weigh_differing
+from .._core import weight_differing
 from ..parallel import run_tiles
 from .segment import Ids, Segment, words_by_id
 
@@ -42,7 +42,7 @@ def rerank(
         some = ids[start:stop]
         words, _ = words_by_id(segments, projections.shape[1], some.reshape(-1))
         weights = np.empty(some.shape, np.float32)
-        weigh_differing(words.reshape(*some.shape, -1), projections[start:stop], weights)
+        weight_differing(words.reshape(*some.shape, -1), projections[start:stop], weights)
         order = np.lexsort((some, weights))[:, :k]
         distances[start:stop] = np.take_along_axis(weights, order, axis=1)
         chosen[start:stop] = np.take_along_axis(some, order, axis=1)

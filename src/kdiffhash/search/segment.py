@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba.lanes import BLOCK
-from .._numba.tables import Tables
 from ..codes import Codes, n_bytes
 
 Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 
+BLOCK = 8  # codes of a block
 _BATCH = 2**20  # rows of a segment that is made from others
+
+
+class Tables(NamedTuple):
+    """Lookup tables of multi-index hashing: rows by parts of their codes.
+
+    Part p has bits ``begins[p]`` to ``begins[p] + widths[p]``, counted through the words from their
+    lowest bits. Rows whose part has value v are ``rows[p, starts[i] : starts[i + 1]]``, where i is
+    ``firsts[p] + v``.
+    """
+
+    begins: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    starts: NDArray[np.uint32]
+    rows: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,8 @@ class Segment:
 
     @property
     def flat(self) -> Words:
-        """The blocks in one dimension, read-only: compiled code is made for one kind of array."""
-        return read_only(self.blocks.reshape(-1))
+        """The blocks in one dimension."""
+        return self.blocks.reshape(-1)
 
     @property
     def last_id(self) -> int:
@@ -114,13 +128,6 @@ class Segment:
             kept = self.kept.copy()
         np.bitwise_and.at(kept, rows >> 3, ~(1 << (rows & 7)).astype(np.uint8))
         return replace(self, kept=kept)
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def make_segment(words: Words, ids: Ids) -> Segment:

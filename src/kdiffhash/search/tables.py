@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from functools import cache, partial
 from itertools import combinations
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba.tables import Flips, Tables, list_rows, look_up, parts_of_rows
+from .._core import list_rows, look_up, part_values
 from ..codes import n_bytes
 from ..parallel import n_threads, run
 from .passes import FEW, Piece, within_piece
-from .segment import Ids, Segment, Words, n_words
+from .segment import Ids, Segment, Tables, Words, n_words
 
 _WIDTHS = range(8, 25)  # bits of a part
 _FEWEST = 2**13  # rows below which a pass is always quick enough
@@ -33,6 +34,15 @@ _HITS = 2**18  # rows found that are gathered at a time
 _QUERIES = 4096  # queries of a task
 
 Found = tuple[Ids, Ids, NDArray[np.int32]]
+
+
+class Flips(NamedTuple):
+    """Bits to flip in each part: ``flips[firsts[p] : firsts[p] + counts[p]]``, `most` ones each."""
+
+    flips: NDArray[np.uint32]
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # 0 where a part need not be looked up
+    most: NDArray[np.int64]
 
 
 def within(
@@ -165,7 +175,8 @@ def _sampled_shares(segment: Segment, widths: list[int]) -> list[float]:
     rows = np.linspace(0, segment.n_rows - 1, min(_SAMPLE, segment.n_rows)).astype(np.int64)
     shares, begin, flat = [], 0, segment.flat
     for width in widths:
-        values = parts_of_rows(flat, rows, segment.n_words, begin, width)
+        values = np.empty(len(rows), np.int64)
+        part_values(flat, segment.n_words, segment.n_rows, rows, begin, width, values)
         counts = np.unique(values, return_counts=True)[1].astype(float)
         same = (counts * (counts - 1)).sum() / (len(rows) * (len(rows) - 1))
         shares.append(max(same, 2.0**-width))
@@ -206,19 +217,17 @@ def _look_up(
     radius: int,
     n_jobs: int | None,
 ) -> Iterator[Found]:
-    flat = segment.flat
-    kept = np.empty(0, np.uint8) if segment.kept is None else segment.kept
     flips = _flips([int(width) for width in tables.widths], radius)
 
     def search(some: slice, results: list[Found]) -> None:
-        words = np.ascontiguousarray(queries[some]).reshape(-1)
+        words = np.ascontiguousarray(queries[some])
         room, first = _HITS, 0
         while first < some.stop - some.start:
             owners, rows = np.empty(room, np.int64), np.empty(room, np.int64)
             distances = np.empty(room, np.int32)
             start = first
             first, size = look_up(
-                *(flat, kept, segment.n_words, tables, radius, flips),
+                *(segment.flat, segment.kept, *tables, *flips, radius),
                 *(words, after[some], first, owners, rows, distances),
             )
             if first == start:

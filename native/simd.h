@@ -1,0 +1,180 @@
+// Vectors and what differs between instruction sets. Every source file of the loops is compiled once
+// for each instruction set, into the namespace LEVEL (base, avx2 or avx512). All else has internal
+// linkage, and no template of the standard library is used, so that the linker cannot merge code that
+// was compiled for different CPUs.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace {
+
+// ---- 64-bit words -------------------------------------------------------------------------------
+
+using Word = uint64_t;
+
+#if defined(__AVX512F__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+typedef Word Plane __attribute__((vector_size(8 * LANES)));
+typedef Word LoosePlane __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+
+INLINE Plane all(Word word) { return word - Plane{}; }
+
+// Adds two planes to a third, in place, and returns what is carried.
+INLINE Plane add_to(Plane& sum, Plane a, Plane b) {
+#if defined(__AVX512F__)
+  const __m512i x = (__m512i)sum, y = (__m512i)a, z = (__m512i)b;
+  const Plane carry = (Plane)_mm512_ternarylogic_epi64(x, y, z, 0xE8);
+  sum = (Plane)_mm512_ternarylogic_epi64(x, y, z, 0x96);
+#else
+  const Plane half = a ^ b, carry = a ^ (half & (a ^ sum));  // `a`, or `sum` where they differ
+  sum ^= half;
+#endif
+  return carry;
+}
+
+INLINE bool any(Plane plane) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask((__m512i)plane, (__m512i)plane) != 0;
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256((__m256i)plane, (__m256i)plane);
+#else
+  Word some = 0;
+  for (int i = 0; i < LANES; ++i) some |= plane[i];
+  return some != 0;
+#endif
+}
+
+// The number of ones in each lane.
+INLINE Plane count_ones(Plane words) {
+#if defined(__AVX512VPOPCNTDQ__)
+  return (Plane)_mm512_popcnt_epi64((__m512i)words);
+#elif defined(__AVX2__)
+  const __m256i x = (__m256i)words, low = _mm256_set1_epi8(15);
+  const __m256i ones = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
+                                        0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+  const __m256i a = _mm256_shuffle_epi8(ones, _mm256_and_si256(x, low));
+  const __m256i b = _mm256_shuffle_epi8(ones, _mm256_and_si256(_mm256_srli_epi64(x, 4), low));
+  return (Plane)_mm256_sad_epu8(_mm256_add_epi8(a, b), _mm256_setzero_si256());
+#else
+  Plane out;
+  for (int i = 0; i < LANES; ++i) out[i] = __builtin_popcountll(words[i]);
+  return out;
+#endif
+}
+
+// ---- floats -------------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+constexpr int FLOATS = 16;
+#else
+constexpr int FLOATS = 8;
+#endif
+typedef float Floats __attribute__((vector_size(4 * FLOATS)));
+typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
+typedef float LooseFloats __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+typedef int32_t LooseInts __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+
+INLINE Floats load(const float* at) { return *(const LooseFloats*)at; }
+INLINE void store(float* at, Floats values) { *(LooseFloats*)at = values; }
+INLINE Floats all(float value) { return value - Floats{}; }
+
+// a * b + c: rounded once where the CPU can, twice on the baseline of x86-64.
+INLINE Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+  Floats out;
+  for (int i = 0; i < FLOATS; i += 4) {
+    float32x4_t x, y, z;
+    std::memcpy(&x, (float*)&a + i, 16), std::memcpy(&y, (float*)&b + i, 16);
+    std::memcpy(&z, (float*)&c + i, 16);
+    z = vfmaq_f32(z, x, y);
+    std::memcpy((float*)&out + i, &z, 16);
+  }
+  return out;
+#else
+  return a * b + c;
+#endif
+}
+
+INLINE float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_NEON)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The sum of all lanes, in an order that does not depend on the instruction set.
+INLINE float sum_of_16(const float* lanes) {
+  float sums[8];
+  for (int i = 0; i < 8; ++i) sums[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i) sums[i] += sums[i + 4];
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+// ---- couples of 16-bit numbers --------------------------------------------------------------------
+
+// sum + a[2i] * b[2i] + a[2i + 1] * b[2i + 1], with couples of int16 in lanes of int32.
+INLINE Ints add_products(Ints sum, Ints a, Ints b) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return sum + (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  Ints out;
+  for (int i = 0; i < FLOATS; i += 4) {
+    __m128i x, y;
+    std::memcpy(&x, (int32_t*)&a + i, 16), std::memcpy(&y, (int32_t*)&b + i, 16);
+    x = _mm_madd_epi16(x, y);
+    std::memcpy((int32_t*)&out + i, &x, 16);
+  }
+  return sum + out;
+#else
+  return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// ---- room ---------------------------------------------------------------------------------------
+
+template <class T>
+class Array {  // zero at first
+ public:
+  explicit Array(int64_t n) : data_(static_cast<T*>(::operator new(n * sizeof(T) + 64, std::align_val_t(64)))) {
+    std::memset(static_cast<void*>(data_), 0, n * sizeof(T));
+  }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() { ::operator delete(data_, std::align_val_t(64)); }
+  T& operator[](int64_t i) const { return data_[i]; }
+  T* operator+(int64_t i) const { return data_ + i; }
+
+ private:
+  T* data_;
+};
+
+template <class T>
+INLINE T least(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+INLINE T most(T a, T b) {
+  return a < b ? b : a;
+}
+
+}  // namespace

@@ -1,0 +1,154 @@
+"""The compiled loops; `native/` says what they do, `native/module.cpp` what they check."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+I16 = NDArray[np.int16]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U16 = NDArray[np.uint16]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+level: str
+panel: int
+margin: int
+gram_panel: int
+
+def nearest(
+    blocks: U64,
+    n_rows: int,
+    kept: U8 | None,
+    first: int,
+    last: int,
+    queries: U64,
+    slices: bool,
+    limits: I64,
+    distances: I32,
+    rows: I64,
+    sizes: I64,
+    /,
+) -> None: ...
+def within(
+    blocks: U64,
+    n_rows: int,
+    kept: U8 | None,
+    last: int,
+    queries: U64,
+    slices: bool,
+    limits: I64,
+    row: int,
+    query: int,
+    found: I64,
+    rows: I64,
+    distances: I32,
+    /,
+) -> tuple[int, int, int]: ...
+def merge_nearest(
+    a_distances: I32,
+    a_ids: I64,
+    a_sizes: I64,
+    b_distances: I32,
+    b_ids: I64,
+    b_sizes: I64,
+    distances: I32,
+    ids: I64,
+    sizes: I64,
+    /,
+) -> None: ...
+def match(
+    blocks: U64,
+    n_rows: int,
+    queries: U64,
+    limits: I64,
+    limit_of: I64,
+    best: I64,
+    second: I64,
+    rows: I64,
+    /,
+) -> None: ...
+def part_values(
+    blocks: U64, n_words: int, n_rows: int, rows: I64, begin: int, width: int, out: I64, /
+) -> None: ...
+def list_rows(
+    blocks: U64, n_words: int, begin: int, width: int, starts: U32, rows: U32, /
+) -> None: ...
+def look_up(
+    blocks: U64,
+    kept: U8 | None,
+    begins: I64,
+    widths: I64,
+    firsts: I64,
+    starts: U32,
+    rows: U32,
+    flips: U32,
+    flip_firsts: I64,
+    flip_counts: I64,
+    flip_most: I64,
+    radius: int,
+    queries: U64,
+    after: I64,
+    first: int,
+    found: I64,
+    found_rows: I64,
+    distances: I32,
+    /,
+) -> tuple[int, int]: ...
+def weight_differing(words: U64, projections: F32, out: F32, /) -> None: ...
+def decide(
+    a: U32, b: U32, left: I64, right: I64, accept: I32, reject: I32, similar: Bool, parts: U16, /
+) -> None: ...
+def multiply(a: F32, panels: F32, n_rows: int, out: F32, /) -> None: ...
+def squared_norms(rows: F32, width: int, n_rows: int, out: F32, /) -> None: ...
+def exp2_of_expanded_square(
+    products: F32, row_terms: F32, column_terms: F32, n_rows: int, /
+) -> None: ...
+def pack_above(values: F32, thresholds: F32, codes: U8, /) -> None: ...
+def recompute_sums(
+    projections: F32,
+    features: F32,
+    directions: F32,
+    thresholds: F32,
+    near: F32,
+    very_near: F32,
+    ambiguous: Bool,
+    /,
+) -> int: ...
+def recompute_rows(
+    projections: F32,
+    places: I64,
+    features: F64,
+    directions: F32,
+    thresholds: F32,
+    very_near: F32,
+    /,
+) -> None: ...
+def gaussians(rows: F64, basis: F64, factor: float, out: F64, /) -> None: ...
+def add_gram(features: I16, left: I64, right: I64, sign: int, shift: int, out: I64, /) -> None: ...
+def rank(values: F32, ranks: I32, distinct: F32, /) -> int: ...
+def best_cut(
+    ranks: I32,
+    distinct: F32,
+    positives: I32,
+    negatives: I32,
+    positive_weight: float,
+    negative_weight: float,
+    /,
+) -> tuple[int, int, int]: ...
+def best_weighted_cut(
+    ranks: I32, n_distinct: int, pairs: I32, weights: F64, /
+) -> tuple[int, float]: ...
+def soft_bits(projections: F32, thresholds: F32, factor: float, out: F32, /) -> None: ...
+def hide_same(similarity: F32, first: int, labels: I64, /) -> None: ...
+def find_largest(similarity: F32, where: I32, value: F32, /) -> None: ...
+def add_partners(soft: F32, low: int, high: int, first: int, out: F32, /) -> None: ...
+def add_gradient(
+    soft: F32, nearest: I32, slopes: F32, prefixes: I64, low: int, high: int, out: F32, /
+) -> None: ...
+def adam_step(
+    values: F32, gradient: F32, mean: F32, square: F32, step: float, scale: float, /
+) -> None: ...

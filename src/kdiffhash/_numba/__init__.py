@@ -1,1 +1,0 @@
-"""Hot loops on plain arrays. Nothing here checks its input; the callers do."""
