@@ -6,9 +6,9 @@ import time
 from functools import partial
 
 import numpy as np
+from kdiffhash._numba.llvm import popcount
 from numba import njit
 
-from kdiffhash._numba.llvm import popcount
 from kdiffhash.parallel import run_plain
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from common import arguments, interleaved, report, say, table
 
 from kdiffhash import BaseHasher, KernelLDAHash, LDAHash, load_pretrained
-from kdiffhash._numba.tiles import pack_above
+from kdiffhash._core import pack_above
 from kdiffhash.codes import n_bytes
 from kdiffhash.datasets import load_scene
 from kdiffhash.encode import Encoder

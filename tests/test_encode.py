@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kdiffhash._numba.doubt import gaussians
+from kdiffhash._core import gaussians
 from kdiffhash.encode import Encoder, compute_features
 from kdiffhash.kernels import GaussianMap
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import oracle
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdiffhash import match_codes
-from kdiffhash.search import passes
 
 
 @given(
@@ -61,18 +58,3 @@ def test_bad_input_is_told():
         match_codes(codes, codes, ratio=1.5)
     with pytest.raises(ValueError, match="max_distance"):
         match_codes(codes, codes, max_distance=-1)
-
-
-def test_compiling_is_announced_once_however_long_matching_takes(monkeypatch):
-    started = []
-
-    class Timer(threading.Timer):
-        def start(self):
-            started.append(self.interval)
-
-    monkeypatch.setattr(passes, "_compiled", set())
-    monkeypatch.setattr(passes.threading, "Timer", Timer)
-    codes = np.arange(40, dtype=np.uint8).reshape(20, 2)
-    for _ in range(3):
-        match_codes(codes, codes)
-    assert len(started) == 1
