@@ -111,8 +111,8 @@ INLINE void visit_unset(const Plane& reached, int64_t base, Visit visit) {
   for (int i = 0; i < LANES; ++i) some |= ~reached[i];
   for (; some; some &= some - 1) {
     const int bit = __builtin_ctzll(some);
-    for (int i = 0; i < LANES; ++i)
-      if (!(reached[i] >> bit & 1)) visit(base + LANES * bit + i);
+    for (unsigned lanes = lanes_with(~reached, bit); lanes; lanes &= lanes - 1)
+      visit(base + LANES * bit + __builtin_ctz(lanes));
   }
 }
 

@@ -68,10 +68,30 @@ INLINE Plane count_ones(Plane words) {
   const __m256i a = _mm256_shuffle_epi8(ones, _mm256_and_si256(x, low));
   const __m256i b = _mm256_shuffle_epi8(ones, _mm256_and_si256(_mm256_srli_epi64(x, 4), low));
   return (Plane)_mm256_sad_epu8(_mm256_add_epi8(a, b), _mm256_setzero_si256());
+#elif defined(__x86_64__)  // without an instruction that counts ones
+  Plane x = words - (words >> 1 & all(Word(0x5555555555555555)));
+  x = (x & all(Word(0x3333333333333333))) + (x >> 2 & all(Word(0x3333333333333333)));
+  x = (x + (x >> 4)) & all(Word(0x0F0F0F0F0F0F0F0F));
+  x += x >> 8;
+  x += x >> 16;
+  return (x + (x >> 32)) & all(Word(0x7F));
 #else
   Plane out;
   for (int i = 0; i < LANES; ++i) out[i] = __builtin_popcountll(words[i]);
   return out;
+#endif
+}
+
+// Which lanes have a bit set, the first lane lowest.
+INLINE unsigned lanes_with(Plane plane, int bit) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask((__m512i)plane, _mm512_set1_epi64(int64_t(Word(1) << bit)));
+#elif defined(__AVX2__)
+  return unsigned(_mm256_movemask_pd((__m256d)(plane << (63 - bit))));
+#else
+  unsigned lanes = 0;
+  for (int i = 0; i < LANES; ++i) lanes |= unsigned(plane[i] >> bit & 1) << i;
+  return lanes;
 #endif
 }
 

@@ -21,7 +21,12 @@ _WORTH = 400_000  # nanoseconds of work for which a thread is woken
 _GROUP = 4096  # queries of a pass for all within a limit
 _HITS = 2**20  # hits that are gathered at a time
 # Queries from which slices are faster than lanes, by the words of a code (benchmarks/search.py).
-_FEWEST_FOR_SLICES: dict[str, dict[int, int]] = {"base": {}, "avx2": {}, "avx512": {}}
+_FEWEST_FOR_SLICES = {
+    "base": {1: 2},
+    "avx2": {1: 5},
+    "avx512": {1: 10, 2: 18, 3: 8, 4: 40, 6: 8, 8: 48},
+}
+_ELSE = {"base": 2, "avx2": 6, "avx512": 10}
 
 Distances = NDArray[np.int32]
 Place = tuple[int, int]  # a row and a query to go on with
@@ -197,4 +202,4 @@ def _split(pieces: list[Piece], n_parts: int) -> list[list[Piece]]:
 
 def use_slices(width: int, n_queries: int) -> bool:
     """Whether so many queries are faster by slices than by lanes."""
-    return n_queries >= _FEWEST_FOR_SLICES[_core.level].get(width, FEW)
+    return n_queries >= _FEWEST_FOR_SLICES[_core.level].get(width, _ELSE[_core.level])
