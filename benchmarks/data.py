@@ -29,7 +29,7 @@ def measure_sift(repeats: int) -> list[dict]:
     scene = load_scene("brighton-beach")
     patches = np.asarray(scene.patches)
     times = interleaved(
-        {"plain": lambda: plain_loop(patches), "ours": lambda: sift_patches(patches, quiet=True)},
+        {"plain": lambda: plain_loop(patches), "ours": lambda: sift_patches(patches)},
         repeats,
     )
     rows = [
@@ -43,7 +43,7 @@ def measure_sift(repeats: int) -> list[dict]:
     ]
     for name in ("brighton-beach", "boruszyn", "castle-p30", "herz-jesus-p25"):
         scene = load_scene(name)
-        gap = np.abs(sift_patches(scene.patches, quiet=True).astype(int) - scene.descriptors)
+        gap = np.abs(sift_patches(scene.patches).astype(int) - scene.descriptors)
         rows.append(
             {
                 "what": "SIFT of a scene",
@@ -65,7 +65,7 @@ def measure_views() -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["KDIFFHASH_CACHE"] = folder
         start = time.perf_counter()
-        train, test = load_views(quiet=True)
+        train, test = load_views()
         seconds = time.perf_counter() - start
         sizes = {
             "n_patches": len(train) + len(test),
@@ -126,7 +126,7 @@ def measure_build() -> list[dict]:
     photos = Path(os.environ["KDIFFHASH_PHOTOS"]) / "herz-jesus-p8"
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        scene = build_scene(photos, Path(folder) / "scene", quiet=True)
+        scene = build_scene(photos, Path(folder) / "scene")
         seconds = time.perf_counter() - start
         meta = json.loads((scene.path / "meta.json").read_text())
         pairs, similar = scene.test_pairs()

@@ -116,8 +116,8 @@ def train(
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    learning = waiting(f"learning ({method.value})", as_json)
-    with nullcontext() if refine and not as_json else learning:  # refinement has a bar
+    # Refinement has a bar of its own.
+    with nullcontext() if refine else waiting(f"learning ({method.value})"):
         drawn = {}
         if method in (Method.random, Method.itq):
             if cluster is not None:
@@ -191,9 +191,9 @@ def encode(
     if out.suffix == ".npy":
         if cluster is not None:
             raise ValueError("with --cluster, codes go to a folder, a file a shard: --out FOLDER")
-        result = _encode_to_file(hasher, data, out, descriptor, as_json)
+        result = _encode_to_file(hasher, data, out, descriptor)
     elif out.suffix == "":
-        result = _encode_to_folder(hasher, data, out, descriptor, cluster, as_json)
+        result = _encode_to_folder(hasher, data, out, descriptor, cluster)
     else:
         raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
     seconds = time.perf_counter() - start
@@ -212,21 +212,19 @@ def encode(
     )
 
 
-def _encode_to_file(
-    hasher: Any, data: Path, out: Path, descriptor: str, quiet: bool
-) -> dict[str, Any]:
+def _encode_to_file(hasher: Any, data: Path, out: Path, descriptor: str) -> dict[str, Any]:
     from ..progress import progress
     from ..shards.codes import BLOCK, write_codes
     from .inputs import iter_rows
 
     n_rows, blocks = iter_rows(data, BLOCK, descriptor)
-    with progress(n_rows, "encoding", quiet) as advance:
+    with progress(n_rows, "encoding") as advance:
         write_codes(hasher, blocks, n_rows, out, str(data), advance)
     return {"rows": n_rows, "encoded": n_rows}
 
 
 def _encode_to_folder(
-    hasher: Any, data: Path, out: Path, descriptor: str, cluster: str | None, quiet: bool
+    hasher: Any, data: Path, out: Path, descriptor: str, cluster: str | None
 ) -> dict[str, Any]:
     from ..progress import progress
     from ..shards.codes import shards_to_write, write_shard
@@ -235,7 +233,7 @@ def _encode_to_folder(
     rows = shards_of([data], descriptor)
     todo = shards_to_write(hasher, rows, out)
     n_todo = sum(len(shard) for shard, _ in todo)
-    with progress(n_todo, "encoding", quiet) as advance:
+    with progress(n_todo, "encoding") as advance:
         if cluster is None:
             for shard, target in todo:
                 advance(write_shard(hasher, shard, target))
@@ -280,7 +278,7 @@ def evaluate(
 
     hasher = load(model)
     hasher.n_jobs = jobs
-    with waiting("measuring", as_json):
+    with waiting("measuring"):
         result = evaluate_model(
             hasher,
             read_data(data, labels, descriptor),

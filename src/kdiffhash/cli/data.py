@@ -54,9 +54,7 @@ def fetch(
     from ..datasets import fetch_scene
     from .output import show
 
-    scene = fetch_scene(
-        name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs, quiet=as_json
-    )
+    scene = fetch_scene(name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs)
     show(_describe(scene), as_json)
 
 
@@ -93,7 +91,6 @@ def build(
         sheets=sheets.value,
         random_state=seed,
         n_jobs=jobs,
-        quiet=as_json,
     )
     show(_describe(scene), as_json)
 
@@ -109,7 +106,7 @@ def describe(
     from ..datasets import describe_scene
     from .output import show
 
-    made = describe_scene(scene, kind.value, n_jobs=jobs, quiet=as_json)
+    made = describe_scene(scene, kind.value, n_jobs=jobs)
     show(_describe(made), as_json)
 
 

@@ -61,7 +61,7 @@ def build(
     with changing(out), replacing(out) as temporary:
         try:
             with HammingIndex.open(temporary, "a", n_bits=n_bits) as index:
-                n = _add_all(index, codes, ids, as_json)
+                n = _add_all(index, codes, ids)
         finally:
             lock_path(temporary).unlink(missing_ok=True)
     seconds = time.perf_counter() - start
@@ -78,7 +78,7 @@ def add(
     from .output import show
 
     with HammingIndex.open(path, "a") as index:
-        n = _add_all(index, codes, ids, as_json)
+        n = _add_all(index, codes, ids)
         show({"index": str(path), "added": n, "codes": len(index)}, as_json)
 
 
@@ -124,7 +124,7 @@ def search(
     found: list[tuple[Any, Any]] = []
     done = 0
     with HammingIndex.open(path) as index:
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             some = None
             if projections is not None:
                 some = (projections[done : done + len(block)], factor)
@@ -141,7 +141,7 @@ def _search_on_cluster(
 
     with on_cluster(cluster) as client:
         index = ClusterIndex(path, client=client)
-        blocks = code_blocks(queries, _QUERIES, "searching", as_json)
+        blocks = code_blocks(queries, _QUERIES, "searching")
         found = [index.search(block, k) for block in blocks]
         summary = {"index": str(path), "codes": len(index), "workers": len(client.nthreads())}
     tell_nearest(summary, found, queries, out, as_json)
@@ -165,7 +165,7 @@ def radius(
     starts = [np.zeros(1, np.int64)]
     ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     with HammingIndex.open(path) as index:
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             found = index.search_radius(block, radius, n_jobs=jobs)
             starts.append(found.starts[1:] + starts[-1][-1])
             ids.append(found.ids)
@@ -195,7 +195,7 @@ def duplicates(
     from ..progress import waiting
 
     check_out(out)
-    with HammingIndex.open(path) as index, waiting("comparing", as_json):
+    with HammingIndex.open(path) as index, waiting("comparing"):
         pairs, distances = index.pairs_within(radius, n_jobs=jobs)
         n_codes = len(index)
 
@@ -246,7 +246,7 @@ def compact(path: IndexArgument, as_json: Json = False) -> None:
     from .output import show
 
     before = path.stat().st_size
-    with HammingIndex.open(path, "a") as index, waiting("writing", as_json):
+    with HammingIndex.open(path, "a") as index, waiting("writing"):
         index.compact()
         n = len(index)
     result = {"index": str(path), "codes": n, "bytes_before": before, "bytes": path.stat().st_size}
@@ -260,7 +260,7 @@ def verify(path: IndexArgument, as_json: Json = False) -> None:
     from ..progress import waiting
     from .output import show
 
-    with waiting("reading", as_json):
+    with waiting("reading"):
         found = HammingIndex.verify(path)
     show({"index": str(path), "damage": found if as_json else "; ".join(found) or "none"}, as_json)
     if found:
@@ -277,7 +277,7 @@ def info(path: IndexArgument, as_json: Json = False) -> None:
         show({"index": str(path), **index.info()}, as_json)
 
 
-def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool) -> int:
+def _add_all(index: Any, codes: list[Path], ids: list[Path] | None) -> int:
     from ..codes import n_bytes
     from ..files import open_npy
 
@@ -297,7 +297,7 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool)
                 f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them"
             )
         done = 0
-        for block in code_blocks(path, _BATCH, f"adding {path.name}", quiet):
+        for block in code_blocks(path, _BATCH, f"adding {path.name}"):
             some = None if chosen is None else chosen[done : done + len(block)]
             try:
                 index.add(block, some)

@@ -6,6 +6,19 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from ..progress import shown
+
+
+def _show_progress(context: typer.Context, as_json: bool) -> bool:
+    """Show the progress of a command, unless a program reads what it prints."""
+    if not as_json:
+        context.with_resource(shown())
+    return as_json
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=_show_progress, help="Print JSON, and no progress."),
+]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Threads; all by default.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]

@@ -56,7 +56,7 @@ def load(
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
         store.create(bits or 8 * code_width(codes), hasher)
-        for block in code_blocks(codes, _BATCH, "loading", as_json):
+        for block in code_blocks(codes, _BATCH, "loading"):
             numbers = np.arange(done, done + len(block))
             if chosen is not None:
                 numbers = np.asarray(chosen[done : done + len(block)])
@@ -89,7 +89,7 @@ def search(
     check_out(out)
     found: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             found.append(store.search(block, k, effort=effort))
     tell_nearest({"table": table}, found, queries, out, as_json)
 

@@ -144,7 +144,7 @@ def build(
 
     start = time.perf_counter()
     photos = PhotoIndex(index, features_of(model, bits, features, usual=128), size=size)
-    with progress(len(list_photos(folder)), "photographs", as_json) as advance:
+    with progress(len(list_photos(folder)), "photographs") as advance:
         done = photos.update(folder, advance=advance)
     show(
         {

@@ -86,13 +86,13 @@ def colmap_match(
         if keep.exists():
             raise ValueError(f"--keep: {keep} is there already; name a new file, or remove it")
     seconds: dict[str, float] = {}
-    with _timed(seconds, "encoding"), waiting("encoding", as_json):
+    with _timed(seconds, "encoding"), waiting("encoding"):
         pictures = engine.read_pictures(database, _model(model, bits, descriptors))
     n_pairs = len(image_pairs([picture.name for picture in pictures], pairs))
-    with _timed(seconds, "matching"), progress(n_pairs, "matching", as_json) as advance:
+    with _timed(seconds, "matching"), progress(n_pairs, "matching") as advance:
         found = engine.match_pictures(pictures, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
     if verify:
-        with _timed(seconds, "verifying"), progress(n_pairs, "verifying", as_json) as advance:
+        with _timed(seconds, "verifying"), progress(n_pairs, "verifying") as advance:
             found = engine.verify_pairs(found, n_jobs=jobs, advance=advance)
     with _timed(seconds, "writing"):
         engine.write_matches(database, found, keep=keep)
@@ -130,7 +130,7 @@ def colmap_shrink(
     if out.exists():
         raise ValueError(f"{out} is there already; name a new database, or remove it first")
     hasher = _model(model, bits, descriptors)
-    with waiting("encoding", as_json):
+    with waiting("encoding"):
         shrink_database(database, out, hasher)
     sizes = {"bytes_before": database.stat().st_size, "bytes": out.stat().st_size}
     show({"database": str(out), "bits": hasher.n_bits_, **sizes}, as_json)
@@ -153,7 +153,7 @@ def hloc_encode(
 
     check_writable(out, features)
     hasher = _model(model, bits, descriptors)
-    with waiting("encoding", as_json):
+    with waiting("encoding"):
         n = encode_features(features, out, hasher)
     sizes = {"bytes_before": features.stat().st_size, "bytes": out.stat().st_size}
     show({"features": str(out), "images": n, "bits": hasher.n_bits_, **sizes}, as_json)
@@ -179,7 +179,7 @@ def hloc_match(
 
     check_writable(out, features)
     seconds: dict[str, float] = {}
-    with _timed(seconds, "all"), waiting("matching", as_json):
+    with _timed(seconds, "all"), waiting("matching"):
         found = match_features(
             features, out, _model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
         )

@@ -45,7 +45,6 @@ def study(
         lengths=bits or LENGTHS,
         first_look=quick,
         seed=seed,
-        quiet=as_json,
     )
     report = {
         "report": str((out / "index.html").resolve()),

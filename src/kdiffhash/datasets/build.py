@@ -49,7 +49,7 @@ def build_scene(
     sheets: str = "bmp",
     random_state: int = 0,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Make a scene in the published layout from a folder of photographs.
 
@@ -73,8 +73,8 @@ def build_scene(
         Seed of jitter and test lists.
     n_jobs : int, optional
         Threads.
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -95,7 +95,9 @@ def build_scene(
     names: list[str] | None = None
     if model is None or database is None:
         names = list_photos(source)
-        model, database = reconstruct(source, names, target / "colmap", n_jobs=n_jobs, quiet=quiet)
+        model, database = reconstruct(
+            source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
+        )
     found = read_model(Path(model), Path(database), min_photos=min_photos, max_error=max_error)
     if len(found.places) < 2 * _NEIGHBOURS:
         raise ValueError(
@@ -105,7 +107,7 @@ def build_scene(
         )
     added = _missed_frames(found, rng)
     all_points, all_photos, all_frames, all_patches, all_added = [], [], [], [], []
-    with progress(len(found.photos), "cutting patches", quiet) as advance:
+    with progress(len(found.photos), "cutting patches", verbose) as advance:
         both = zip(found.photos, added, strict=True)
         for number, (photo, (more_points, more_frames)) in enumerate(both):
             image = _read_photo(source / photo.name, photo)
@@ -127,7 +129,7 @@ def build_scene(
         patches,
         points,
         np.concatenate(all_photos)[order],
-        descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=quiet),
+        descriptors=sift_patches(patches, n_jobs=n_jobs, verbose=verbose),
         frames=np.concatenate(all_frames)[order],
         meta={
             "photos": [photo.name for photo in found.photos],

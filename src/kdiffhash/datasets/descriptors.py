@@ -20,7 +20,7 @@ Kind = Literal["sift", "hog"]
 
 
 def describe_patches(
-    patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, quiet: bool = False
+    patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> NDArray[Any]:
     """A descriptor of each patch.
 
@@ -34,8 +34,8 @@ def describe_patches(
         orientations, cells of 16 pixels, blocks of 2 x 2 cells: 288 float32.
     n_jobs : int, optional
         Threads; all cores by default.
-    quiet : bool
-        Show no progress bar on a terminal.
+    verbose : bool
+        Show a progress bar on a terminal.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def describe_patches(
         raise ValueError(f"kind must be one of {', '.join(_MAKERS)}, got {kind!r}")
     make, width, out_dtype = _MAKERS[kind]
     out = np.empty((shape[0], width), out_dtype)
-    with progress(shape[0], kind, quiet) as advance:
+    with progress(shape[0], kind, verbose) as advance:
 
         def worker() -> Callable[[int, int], None]:
             describe = make()
@@ -66,10 +66,10 @@ def describe_patches(
 
 
 def sift_patches(
-    patches: Any, *, n_jobs: int | None = None, quiet: bool = False
+    patches: Any, *, n_jobs: int | None = None, verbose: bool = False
 ) -> NDArray[np.uint8]:
     """SIFT of each patch, ``describe_patches(patches, "sift")``."""
-    return describe_patches(patches, "sift", n_jobs=n_jobs, quiet=quiet)
+    return describe_patches(patches, "sift", n_jobs=n_jobs, verbose=verbose)
 
 
 def describe_scene(
@@ -77,11 +77,11 @@ def describe_scene(
     kind: Kind = "sift",
     *,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Write the descriptors of a scene's patches into its folder, and open it with them."""
     scene = open_scene(name, kind)
-    descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, quiet=quiet)
+    descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, verbose=verbose)
     with replacing(scene.path / f"{kind}.npy") as temporary, temporary.open("wb") as file:
         np.save(file, descriptors)
     return load_scene(scene.path, kind)

@@ -66,7 +66,7 @@ def fetch_scene(
     md5: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Get a published scene, unless it is in the cache, and compute its SIFT descriptors.
 
@@ -85,8 +85,8 @@ def fetch_scene(
         Cache folder; by default KDIFFHASH_CACHE or the user's cache folder.
     n_jobs : int, optional
         Threads for the descriptors.
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -104,35 +104,35 @@ def fetch_scene(
     with FileLock(folder.with_name(f".{name}.lock")):
         if not (folder / "info.txt").is_file():
             if archive is not None:
-                _unpack_copy(Path(archive), md5, folder, quiet)
+                _unpack_copy(Path(archive), md5, folder, verbose)
             else:
-                _unpack_download(str(url), md5, root / "downloads" / f"{name}.zip", folder, quiet)
+                _unpack_download(str(url), md5, root / "downloads" / f"{name}.zip", folder, verbose)
         elif archive is not None:
             raise ValueError(f"{folder} is there already; remove it to unpack another archive")
         if not (folder / "sift.npy").is_file():
-            describe_scene(folder, n_jobs=n_jobs, quiet=quiet)
+            describe_scene(folder, n_jobs=n_jobs, verbose=verbose)
     return load_scene(folder)
 
 
-def _unpack_copy(archive: Path, md5: str | None, folder: Path, quiet: bool) -> None:
+def _unpack_copy(archive: Path, md5: str | None, folder: Path, verbose: bool) -> None:
     if not archive.is_file():
         raise FileNotFoundError(f"{archive} is not a file")
     _check_sum(archive, md5, "if you packed it yourself, give the scene another name")
-    _unpack(archive, folder, quiet)
+    _unpack(archive, folder, verbose)
 
 
-def _unpack_download(url: str, md5: str | None, target: Path, folder: Path, quiet: bool) -> None:
-    _download(url, target, quiet)
+def _unpack_download(url: str, md5: str | None, target: Path, folder: Path, verbose: bool) -> None:
+    _download(url, target, verbose)
     try:
         _check_sum(target, md5, "it was removed, fetch it again")
-        _unpack(target, folder, quiet)
+        _unpack(target, folder, verbose)
     except FetchError:
         target.unlink()  # what is no scene now is none the next time
         raise
     target.unlink()
 
 
-def _download(url: str, target: Path, quiet: bool) -> None:
+def _download(url: str, target: Path, verbose: bool) -> None:
     """Download a file; what an earlier try has left is gone on with."""
     if target.is_file():
         return
@@ -140,7 +140,7 @@ def _download(url: str, target: Path, quiet: bool) -> None:
     part = target.with_suffix(".part")
     for attempt in range(_TRIES):
         try:
-            _download_rest(url, part, quiet)
+            _download_rest(url, part, verbose)
             break
         except (OSError, http.client.HTTPException) as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
@@ -168,7 +168,7 @@ def _is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and not remote and error.filename is not None
 
 
-def _download_rest(url: str, part: Path, quiet: bool) -> None:
+def _download_rest(url: str, part: Path, verbose: bool) -> None:
     """One try: ask for the bytes that are missing, if the file on the server is still the same."""
     note = _validator_of(part)
     have = part.stat().st_size if part.exists() and note.exists() else 0
@@ -202,7 +202,7 @@ def _download_rest(url: str, part: Path, quiet: bool) -> None:
         else:
             note.unlink(missing_ok=True)
         with part.open("ab" if have else "wb") as file:
-            _copy(answer, file, total, have, f"downloading {part.stem}", quiet)
+            _copy(answer, file, total, have, f"downloading {part.stem}", verbose)
 
 
 def _copy(
@@ -211,9 +211,9 @@ def _copy(
     total: int | None,
     have: int,
     what: str,
-    quiet: bool,
+    verbose: bool,
 ) -> None:
-    with progress(total or 0, what, quiet or total is None) as advance:
+    with progress(total, what, verbose) as advance:
         advance(have)
         while block := source.read1(_BLOCK):
             try:
@@ -251,13 +251,13 @@ def _check_sum(path: Path, md5: str | None, advice: str) -> None:
         )
 
 
-def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
+def _unpack(archive: Path, folder: Path, verbose: bool) -> None:
     """Unpack beside the folder, then put it in place, so that it is whole or not there."""
     if folder.exists():
         raise ValueError(f"{folder} is there, but is not a scene; remove it")
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _extract(archive, unfinished, quiet)
+        _extract(archive, unfinished, verbose)
         infos = sorted(unfinished.rglob("info.txt"), key=lambda path: len(path.parts))
         if not infos:
             raise FetchError(f"{archive} is not a scene: it has no info.txt")
@@ -272,7 +272,7 @@ def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _extract(archive: Path, target: Path, quiet: bool) -> None:
+def _extract(archive: Path, target: Path, verbose: bool) -> None:
     broken = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
     locked = (NotImplementedError, RuntimeError)  # zipfile's for unknown packing, for passwords
     try:
@@ -280,7 +280,7 @@ def _extract(archive: Path, target: Path, quiet: bool) -> None:
             members = [member for member in file.infolist() if not member.is_dir()]
             _refuse_hostile(members, archive)
             size = sum(member.file_size for member in members)
-            with progress(size, f"unpacking {archive.name}", quiet) as advance:
+            with progress(size, f"unpacking {archive.name}", verbose) as advance:
                 for member in members:
                     path = target / member.filename
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def list_photos(folder: Path) -> list[str]:
 
 
 def reconstruct(
-    photos: Path, names: list[str], work: Path, *, n_jobs: int | None, quiet: bool
+    photos: Path, names: list[str], work: Path, *, n_jobs: int | None, verbose: bool
 ) -> tuple[Path, Path]:
     """Run structure from motion; the folder of the largest model, and the database."""
     pycolmap = need("pycolmap", "colmap")
@@ -103,8 +103,8 @@ def reconstruct(
         options.min_model_size = 3
         try:
             with _quiet_log(pycolmap):
-                _find_and_match(pycolmap, photos, names, database, threads, quiet)
-                with waiting("placing cameras", quiet):
+                _find_and_match(pycolmap, photos, names, database, threads, verbose)
+                with waiting("placing cameras", verbose):
                     pycolmap.incremental_mapping(database, photos, unfinished, options)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -233,7 +233,7 @@ def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Fra
 
 
 def _find_and_match(
-    pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, quiet: bool
+    pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, verbose: bool
 ) -> None:
     extraction = pycolmap.FeatureExtractionOptions()
     matching = pycolmap.FeatureMatchingOptions()
@@ -241,12 +241,12 @@ def _find_and_match(
     extraction.use_gpu = matching.use_gpu = False
     mode = pycolmap.CameraMode.SINGLE if _one_camera(photos, names) else pycolmap.CameraMode.AUTO
     pycolmap.set_random_seed(0)
-    with _watching(database, "descriptors", len(names), "finding keypoints", quiet):
+    with _watching(database, "descriptors", len(names), "finding keypoints", verbose):
         pycolmap.extract_features(
             database, photos, names, camera_mode=mode, extraction_options=extraction
         )
     n_pairs = len(names) * (len(names) - 1) // 2
-    with _watching(database, "two_view_geometries", n_pairs, "matching photographs", quiet):
+    with _watching(database, "two_view_geometries", n_pairs, "matching photographs", verbose):
         pycolmap.match_exhaustive(database, matching)
 
 
@@ -298,12 +298,12 @@ while True:
 
 
 @contextmanager
-def _watching(database: Path, table: str, total: int, what: str, quiet: bool) -> Iterator[None]:
+def _watching(database: Path, table: str, total: int, what: str, verbose: bool) -> Iterator[None]:
     """Show how a table of the database grows while COLMAP fills it."""
-    if not is_shown(quiet):
+    if not is_shown(verbose):
         yield
         return
-    with progress(total, what, quiet) as advance:
+    with progress(total, what, verbose) as advance:
         command = [sys.executable, "-c", _COUNT_ROWS, _read_only(database), table]
         counter = subprocess.Popen(
             command,

@@ -75,7 +75,7 @@ class _Patches(NamedTuple):
     frames: Frames
 
 
-def load_views(*, n_jobs: int | None = None, quiet: bool = False) -> Views:
+def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     """The embedded set: real pictures in new views, more than 20,000 patches, no download.
 
     It is made when it is first asked for, which takes about half a minute, and kept in the cache
@@ -87,11 +87,11 @@ def load_views(*, n_jobs: int | None = None, quiet: bool = False) -> Views:
     train, test : Scene
         Scenes that share no picture; a `photo` of theirs is one view of one picture.
     """
-    folder = make_views(n_jobs=n_jobs, quiet=quiet)
+    folder = make_views(n_jobs=n_jobs, verbose=verbose)
     return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
 
 
-def make_views(*, n_jobs: int | None = None, quiet: bool = False) -> Path:
+def make_views(*, n_jobs: int | None = None, verbose: bool = False) -> Path:
     """Make the embedded set unless it is in the cache; the folder of its two scenes."""
     folder = cache_folder() / f"views-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,9 @@ def make_views(*, n_jobs: int | None = None, quiet: bool = False) -> Path:
         if not _is_whole(folder):
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
-                with progress(len(TRAIN) + len(TEST), "making the embedded set", quiet) as advance:
+                with progress(
+                    len(TRAIN) + len(TEST), "making the embedded set", verbose
+                ) as advance:
                     _write_part(unfinished / "views-train", TRAIN, n_jobs, advance)
                     _write_part(unfinished / "views-test", TEST, n_jobs, advance)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -144,7 +146,7 @@ def _write_part(
         patches,
         np.concatenate(points),
         np.concatenate(photos),
-        descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=True),
+        descriptors=sift_patches(patches, n_jobs=n_jobs),
         frames=np.concatenate([part.frames for part in parts]),
         meta={"views": VERSION, "pictures": pictures},
     )

@@ -71,14 +71,14 @@ def other_descriptor(
     if stored is not None:
         return dict(stored)
     learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
-    rows = describe_patches(learn.patches, "hog", quiet=True)
+    rows = describe_patches(learn.patches, "hog")
     pairs, similar = draw_pairs(
         learn.points, plan.n_positives, plan.n_negatives, random_state=plan.seed
     )
     hasher = KernelDiffHash(
         n_bits, n_basis=min(max(plan.n_basis, n_bits), len(rows)), random_state=plan.seed
     ).fit_pairs(rows, pairs, similar)
-    rows = describe_patches(check.patches, "hog", quiet=True)
+    rows = describe_patches(check.patches, "hog")
     pairs, similar = draw_pairs(check.points, 50_000, 200_000, random_state=plan.seed)
     distances: list[NDArray[Any]] = [
         code_distances(hasher.transform(rows), pairs),

@@ -97,7 +97,7 @@ def run_study(
     lengths: Sequence[int] = LENGTHS,
     first_look: bool = False,
     seed: int = 0,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Results:
     """Run the paper's experiments and write tables, figures and a report page.
 
@@ -115,8 +115,8 @@ def run_study(
     first_look : bool
         Fewer pairs, basis rows and resamples.
     seed : int
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def run_study(
     store = Store(folder / "work")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantBitWarning)  # of settings that are only tried
-        _measure_all(results, store, quiet)
+        _measure_all(results, store, verbose)
     if not results.measured:
         reasons = "; ".join(f"{e['where']}: {e['error']}" for e in results.errors)
         raise ValueError(f"nothing could be measured ({reasons})")
@@ -209,7 +209,7 @@ def _prepare(folder: Path) -> None:
         raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
 
 
-def _measure_all(results: Results, store: Store, quiet: bool) -> None:
+def _measure_all(results: Results, store: Store, verbose: bool) -> None:
     plan = results.plan
     tests = {}
     for name in plan.test:
@@ -218,7 +218,7 @@ def _measure_all(results: Results, store: Store, quiet: bool) -> None:
             tests[name] = found
             results.kinds[found.name] = _kind(found)
     n_steps = len(plan.train) * len(results.methods) * (1 + len(tests)) + 4
-    with progress(n_steps, "study", quiet) as advance:
+    with progress(n_steps, "study", verbose) as advance:
         for name in plan.train:
             data = _attempt(results, f"train scene {name}", partial(load_train, plan, name))
             if data is None:
