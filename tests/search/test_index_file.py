@@ -19,6 +19,7 @@ import oracle
 import pytest
 
 from kdiffhash import HammingIndex, IndexFileError
+from kdiffhash.search.index_file import IndexFile
 
 DATA = Path(__file__).parent.parent / "data"
 N_BITS = 24
@@ -72,6 +73,40 @@ def test_what_was_added_is_there_when_the_file_is_opened_again(filled):
         assert {int(i) for i in index.ids} == set(states[-1])
     assert content_of(path) == states[-1]
     assert HammingIndex.verify(path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_a_writer_holds_few_maps_however_many_batches_it_adds(tmp_path, monkeypatch):
+    monkeypatch.setattr("kdiffhash.search.index_file._SMALL", 64)  # bytes; larger ones are mapped
+    path, rng = tmp_path / "codes.index", np.random.default_rng(0)
+    codes = oracle.random_codes(rng, 1500, N_BITS)
+    queries = oracle.random_codes(rng, 20, N_BITS)
+    most, reads, read_rows = 0, [], IndexFile.read_rows
+    monkeypatch.setattr(
+        IndexFile, "read_rows", lambda file, part: (reads.append(part), read_rows(file, part))[1]
+    )
+    with HammingIndex.open(path, "a", n_bits=N_BITS) as index:
+        for start in range(0, 1500, 10):
+            index.add(codes[start : start + 10])
+            most = max(most, _times_open(path))
+            if start in (640, 650, 1490):  # before, at and long after the first time maps go
+                stop = start + 10
+                wanted = oracle.nearest(queries, codes[:stop], np.arange(stop), 5)
+                for found, right in zip(index.search(queries, 5), wanted):
+                    np.testing.assert_array_equal(found, right)
+        index.remove(np.arange(0, 1500, 2))
+        kept = np.arange(1, 1500, 2)
+        wanted = oracle.nearest(queries, codes[kept], kept, 5)
+        np.testing.assert_array_equal(index.search(queries, 5)[1], wanted[1])
+        np.testing.assert_array_equal(index.get(kept), codes[kept])
+    assert 60 < most < 70  # 150 batches; one of the open files is the writer's own
+    assert 150 < len(reads) < 400  # each batch once, and all so far each time that maps are dropped
+
+
+def _times_open(path: Path) -> int:
+    """How often this process has a file open; each map of it counts."""
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
 
 
 def test_saved_and_opened_indexes_find_the_same(tmp_path):
