@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if "```python" in page.read_text()
+]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -18,6 +22,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) == page.read_text().count("```python")
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), namespace)
@@ -30,6 +35,12 @@ def test_examples_run(example, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_there_are_pages_and_examples():
+    assert ROOT / "README.md" in PAGES
+    assert len(PAGES) > 5
+    assert len(EXAMPLES) > 5
 
 
 def test_tables_are_those_of_the_benchmarks():
