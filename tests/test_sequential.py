@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import SequentialMatcher, hamming
+from kdiffhash.sequential import _log_likelihood_ratio
 
 
 def make_pairs(n, seed, n_bits=256, low=0.02, high=0.3):
@@ -125,6 +126,27 @@ def test_codes_of_any_quality_are_learned_from(n_bits, noise):
     distances = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
     largest = np.sort(distances[~similar])[int(0.01 * (~similar).sum())] - 1
     assert expected.fnr <= (distances[similar] > largest).mean() + 0.01
+
+
+def test_the_likelihood_ratio_is_that_of_known_distributions():
+    """Binomial distances: the log of their ratio falls by a known step from one to the next."""
+    rng = np.random.default_rng(0)
+    similar = np.arange(400_000) < 150_000  # their number plays no part
+    distances = rng.binomial(32, np.where(similar, 0.2, 0.5)).astype(np.int32)
+    found = _log_likelihood_ratio(distances, similar, 32)
+    steps = np.arange(33)
+    wanted = steps * np.log(0.2 / 0.5) + (32 - steps) * np.log(0.8 / 0.5)
+    np.testing.assert_allclose(found[7:16], wanted[7:16], atol=0.25)  # where both kinds are
+    assert (np.diff(found) <= 0).all()
+    spread = np.where(similar, rng.integers(0, 33, 400_000), distances).astype(np.int32)
+    valley = _log_likelihood_ratio(spread, similar, 32)  # without its rise on the far side
+    assert (np.diff(valley) <= 0).all()
+    assert valley[0] > 5
+    assert valley[-1] == valley[-5] < 0
+    apart = _log_likelihood_ratio(np.where(similar, 3, 20).astype(np.int32), similar, 32)
+    assert (np.diff(apart) <= 0).all()
+    assert apart[3] > 5
+    assert apart[20] < -5
 
 
 def test_groups_widen_what_is_expected_of_a_new_one():
