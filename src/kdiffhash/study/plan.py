@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +50,6 @@ class Plan:
     def split(self) -> set[str]:
         """Scenes that are trained and tested on."""
         return set(self.train) & set(self.test)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For `results.json`."""
-        return asdict(self)
 
 
 def quick(plan: Plan) -> Plan:

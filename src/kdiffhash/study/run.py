@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from ..hashers import ConstantBitWarning
 from ..metrics import Interval, interval_of
 from ..progress import progress
 from . import extra
-from .claims import Claim, decide
+from .claims import decide
 from .measure import RATES, measure
 from .methods import METHODS, Method, find_method
 from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick
@@ -125,7 +127,11 @@ def run_study(
     need("matplotlib", "study")
     need("jinja2", "study")
     folder = Path(out)
-    _prepare(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
     if bool(train_scenes) != bool(test_scenes):
         raise ValueError("give both train and test scenes, or neither for the embedded set")
     if not lengths or min(lengths) < 1:
@@ -151,7 +157,8 @@ def run_study(
     if not results.measured:
         reasons = "; ".join(f"{e['where']}: {e['error']}" for e in results.errors)
         raise ValueError(f"nothing could be measured ({reasons})")
-    write_results(results, decide(results), folder)
+    results.extras["claims"] = [asdict(claim) for claim in decide(results)]
+    write_results(results, folder)
     from .report import write_report
 
     write_report(results, folder)
@@ -197,16 +204,6 @@ def _command(
         words += [option, *values] if values else []
     words += ["--quick"] if first_look else []
     return shlex.join([*words, "--seed", str(plan.seed), "--out", "report"])
-
-
-def _prepare(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
 
 
 def _measure_all(results: Results, store: Store, verbose: bool) -> None:
@@ -273,8 +270,9 @@ def _measure_extras(
     data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
     steps: dict[str, Callable[[], Any]] = {}
     if "kdif" in results.methods:
-        steps["alpha"] = lambda: extra.sweep_alpha(data, test, plan, store)
-        steps["hog"] = lambda: extra.other_descriptor(data, test, plan, store)
+        pair = (data, test, plan, store)
+        for name, work in (("alpha", extra.sweep_alpha), ("hog", extra.other_descriptor)):
+            steps[name] = partial(extra.measure_once, name, work, *pair)
     steps |= {
         "matches": lambda: extra.first_matches(results, data, test),
         "times": lambda: extra.comparison_times(test, plan, store),
@@ -309,14 +307,14 @@ def _kind(data: TrainSet | TestSet) -> str:
     return "natural" if kind.lower().startswith(("natur", "terrain", "mountain")) else ""
 
 
-def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
+def write_results(results: Results, folder: Path) -> None:
     """Write `results.json` and `results.csv`."""
-    import csv
-
-    rows = list(table(results))
-    results.extras["claims"] = [claim.as_dict() for claim in claims]
+    rows = table(results)
+    matches = results.extras.get("matches")
+    if matches is not None:
+        matches = {name: value for name, value in matches.items() if name != "gallery"}
     content = {
-        "plan": results.plan.as_dict(),
+        "plan": asdict(results.plan),
         "settings": {
             f"{method} on {scene}": {**trained.choice, "seconds": round(trained.seconds, 3)}
             for (scene, method), trained in results.trained.items()
@@ -325,7 +323,7 @@ def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
         "claims": results.extras["claims"],
         "alpha": results.extras.get("alpha"),
         "other_descriptor": results.extras.get("hog"),
-        "first_matches": _without_images(results.extras.get("matches")),
+        "first_matches": matches,
         "nanoseconds_to_compare": results.extras.get("times"),
         "errors": results.errors,
     }
@@ -359,7 +357,3 @@ def table(results: Results) -> list[dict[str, Any]]:
             row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else euclidean)
             rows.append(row)
     return rows
-
-
-def _without_images(matches: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if matches is None else {k: v for k, v in matches.items() if k != "gallery"}
