@@ -21,7 +21,7 @@ from ..datasets import find_scene
 from ..extras import need
 from ..files import json_ready, replacing
 from ..hashers import ConstantBitWarning
-from ..metrics import Interval, interval_of
+from ..metrics import interval_of
 from ..progress import progress
 from . import extra
 from .claims import decide
@@ -84,10 +84,28 @@ class Results:
         i, j = lengths.index(n_bits), list(RATES).index(rate)
         return float(arrays["values"][i, j]), arrays["samples"][:, i, j]
 
-    def interval(self, *key: Any) -> Interval | None:
-        """A rate with its 95 % interval."""
-        found = self.rate(*key)
-        return None if found is None else interval_of(*found)
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each train scene, test scene, method and length."""
+        times = self.extras.get("times", {})
+        rows = []
+        for (train_name, test_name, name), arrays in self.measured.items():
+            floats = "euclidean" if name in ("sift", "rootsift") else ""
+            for i, n_bits in enumerate(arrays["n_bits"].tolist()):
+                row: dict[str, Any] = {
+                    "train": train_name,
+                    "test": test_name,
+                    "method": name,
+                    "title": self.methods[name].title,
+                    "n_bits": n_bits,
+                }
+                for j, rate in enumerate(RATES):
+                    found = interval_of(arrays["values"][i, j], arrays["samples"][:, i, j])
+                    row[rate] = found.value
+                    row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
+                row["encode_ns"] = float(arrays["encode_ns"])
+                row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else floats)
+                rows.append(row)
+        return rows
 
 
 def run_study(
@@ -309,7 +327,7 @@ def _kind(data: TrainSet | TestSet) -> str:
 
 def write_results(results: Results, folder: Path) -> None:
     """Write `results.json` and `results.csv`."""
-    rows = table(results)
+    rows = results.table()
     matches = results.extras.get("matches")
     if matches is not None:
         matches = {name: value for name, value in matches.items() if name != "gallery"}
@@ -333,27 +351,3 @@ def write_results(results: Results, folder: Path) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-
-
-def table(results: Results) -> list[dict[str, Any]]:
-    """A row for each train scene, test scene, method and length."""
-    times = results.extras.get("times", {})
-    rows = []
-    for (train_name, test_name, name), arrays in results.measured.items():
-        for i, n_bits in enumerate(arrays["n_bits"].tolist()):
-            row: dict[str, Any] = {
-                "train": train_name,
-                "test": test_name,
-                "method": name,
-                "title": results.methods[name].title,
-                "n_bits": n_bits,
-            }
-            for j, rate in enumerate(RATES):
-                found = interval_of(arrays["values"][i, j], arrays["samples"][:, i, j])
-                row[rate] = found.value
-                row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
-            row["encode_ns"] = float(arrays["encode_ns"])
-            euclidean = "euclidean" if name in ("sift", "rootsift") else ""
-            row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else euclidean)
-            rows.append(row)
-    return rows
