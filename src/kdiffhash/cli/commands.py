@@ -215,12 +215,12 @@ def encode(
 def _encode_to_file(hasher: Any, data: Path, out: Path, descriptor: str) -> dict[str, Any]:
     from ..progress import progress
     from ..shards.codes import BLOCK, write_codes
-    from .inputs import iter_rows
+    from .inputs import shards_of
 
-    n_rows, blocks = iter_rows(data, BLOCK, descriptor)
-    with progress(n_rows, "encoding") as advance:
-        write_codes(hasher, blocks, n_rows, out, str(data), advance)
-    return {"rows": n_rows, "encoded": n_rows}
+    rows = shards_of([data], descriptor)
+    with progress(len(rows), "encoding") as advance:
+        write_codes(hasher, rows.blocks(BLOCK), len(rows), out, str(data), advance)
+    return {"rows": len(rows), "encoded": len(rows)}
 
 
 def _encode_to_folder(

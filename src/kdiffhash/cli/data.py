@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .options import Jobs, Json, Seed
+from .output import show
 
 app = typer.Typer(
     help="Scenes to learn from: the published ones, or from your own photographs.",
@@ -16,21 +17,6 @@ app = typer.Typer(
 )
 
 SceneArgument = Annotated[Path, typer.Argument(help="A scene: folder or name.", metavar="SCENE")]
-
-
-class DescriptorKind(StrEnum):
-    """Descriptors that can be computed from patches."""
-
-    sift = "sift"
-    hog = "hog"
-
-
-class SheetKind(StrEnum):
-    """Files that patches are kept in."""
-
-    bmp = "bmp"
-    png = "png"
-    jpg = "jpg"
 
 
 @app.command()
@@ -52,7 +38,6 @@ def fetch(
 ) -> None:
     """Get a published scene and compute its SIFT descriptors; goes on after a break."""
     from ..datasets import fetch_scene
-    from .output import show
 
     scene = fetch_scene(name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs)
     show(_describe(scene), as_json)
@@ -72,14 +57,15 @@ def build(
     max_error: Annotated[
         float, typer.Option(help="Leave out points with a larger reprojection error (pixels).")
     ] = 2.0,
-    sheets: Annotated[SheetKind, typer.Option(help="Kind of the sheets.")] = SheetKind.bmp,
+    sheets: Annotated[
+        Literal["bmp", "png", "jpg"], typer.Option(help="Kind of the sheets.")
+    ] = "bmp",
     seed: Seed = 0,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Make a scene from your own photographs by structure from motion (COLMAP)."""
     from ..datasets import build_scene
-    from .output import show
 
     scene = build_scene(
         photos,
@@ -88,7 +74,7 @@ def build(
         database=database,
         min_photos=min_photos,
         max_error=max_error,
-        sheets=sheets.value,
+        sheets=sheets,
         random_state=seed,
         n_jobs=jobs,
     )
@@ -98,30 +84,25 @@ def build(
 @app.command()
 def describe(
     scene: SceneArgument,
-    kind: Annotated[DescriptorKind, typer.Option(help="Which.")] = DescriptorKind.sift,
+    kind: Annotated[Literal["sift", "hog"], typer.Option(help="Which.")] = "sift",
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Compute a descriptor of each patch and keep it in the scene's folder."""
     from ..datasets import describe_scene
-    from .output import show
 
-    made = describe_scene(scene, kind.value, n_jobs=jobs)
-    show(_describe(made), as_json)
+    show(_describe(describe_scene(scene, kind, n_jobs=jobs)), as_json)
 
 
 @app.command()
 def info(scene: SceneArgument, as_json: Json = False) -> None:
     """Tell what a scene holds."""
     from ..datasets import load_scene
-    from .output import show
 
     show(_describe(load_scene(scene)), as_json)
 
 
 def _describe(scene: Any) -> dict[str, Any]:
-    import json
-
     import numpy as np
 
     from ..datasets.scene import MADE_BY

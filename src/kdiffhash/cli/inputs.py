@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import Scene, load_scene
@@ -107,15 +105,6 @@ def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
         labels=numbered_apart(labels_of),
         groups=numbered_apart(groups_of) if len(groups_of) == len(parts) else None,
     )
-
-
-def iter_rows(path: Path, block: int, descriptor: str) -> tuple[int, Iterator[Array]]:
-    """Number of rows, and the rows in blocks, without reading a file as a whole."""
-    if is_scene(path):
-        rows = load_scene(path, descriptor).descriptors
-        return len(rows), (np.asarray(rows[i : i + block]) for i in range(0, len(rows), block))
-    shards = open_shards(path)
-    return len(shards), shards.blocks(block)
 
 
 def pairs_of(
