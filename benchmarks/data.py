@@ -13,7 +13,7 @@ import numpy as np
 from common import arguments, interleaved, report
 
 from kdiffhash import KernelLDAHash, bootstrap_difference, load_views, roc
-from kdiffhash.datasets import Scene, build_scene, load_scene, sift_patches
+from kdiffhash.datasets import Scene, build_scene, describe_patches, load_scene
 from kdiffhash.preprocess import preprocess_rows
 
 
@@ -29,7 +29,7 @@ def measure_sift(repeats: int) -> list[dict]:
     scene = load_scene("brighton-beach")
     patches = np.asarray(scene.patches)
     times = interleaved(
-        {"plain": lambda: plain_loop(patches), "ours": lambda: sift_patches(patches)},
+        {"plain": lambda: plain_loop(patches), "ours": lambda: describe_patches(patches)},
         repeats,
     )
     rows = [
@@ -43,7 +43,7 @@ def measure_sift(repeats: int) -> list[dict]:
     ]
     for name in ("brighton-beach", "boruszyn", "castle-p30", "herz-jesus-p25"):
         scene = load_scene(name)
-        gap = np.abs(sift_patches(scene.patches).astype(int) - scene.descriptors)
+        gap = np.abs(describe_patches(scene.patches).astype(int) - scene.descriptors)
         rows.append(
             {
                 "what": "SIFT of a scene",

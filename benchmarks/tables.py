@@ -164,7 +164,7 @@ def patches() -> str:
         for row in data_rows("SIFT of a scene")
     ]
     note = (
-        f"`sift_patches` describes {speed_row['n']:,} patches on two cores "
+        f"`describe_patches` describes {speed_row['n']:,} patches on two cores "
         f"{speed_row['ratio_to_plain_loop']:.2f} times as quickly as a plain loop over OpenCV."
     )
     header = ["scene", "sheets", "rows equal to `sift.npy`", "median distance (length 512)"]

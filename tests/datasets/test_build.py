@@ -20,7 +20,7 @@ from PIL import Image
 
 from kdiffhash import roc
 from kdiffhash.datasets import build_scene, load_scene
-from kdiffhash.datasets.reconstruct import list_photos
+from kdiffhash.datasets.pictures import list_photos
 from kdiffhash.preprocess import preprocess_rows
 
 PICTURES = Path(skimage.__file__).parent / "data"
@@ -180,7 +180,7 @@ def test_photographs_that_cannot_be_read(strangers, tmp_path):
     with pytest.raises(ValueError, match=r"deep.tif is not a picture.*more than 16 bits"):
         build_scene(strangers, tmp_path / "scene")
     (strangers / "deep.tif").unlink()
-    assert len(list_photos(strangers)) == 3  # other files may lie there
+    assert len(list_photos(strangers, inner=False)) == 3  # other files may lie there
     (strangers / "coffee.png").unlink()
     with pytest.raises(ValueError, match="has 2 photographs"):
         build_scene(strangers, tmp_path / "scene")

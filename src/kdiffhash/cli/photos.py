@@ -137,9 +137,9 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Take in a folder of photographs; what has not changed since then is left as it is."""
+    from ..datasets.pictures import list_photos
     from ..progress import progress
     from ..vision import PhotoIndex
-    from ..vision.photo_index import list_photos
     from .output import show
 
     start = time.perf_counter()

@@ -83,10 +83,13 @@ def _show_tables(results: Any) -> None:
             shown = {str(n) if n else "floats": cells.get(n, "") for n in (0, *results.lengths)}
             rows.append({"FNR % at 0.1 % FPR": row["title"], **shown})
         show({"learned on": part["train"], "tested on": part["test"], "rows": rows}, False)
-    claims = [
-        {"verdict": claim["verdict"].removesuffix(" by this data"), **claim}
+    rows = [
+        {
+            "verdict": claim["verdict"].removesuffix(" by this data"),
+            "claim of the paper": claim["claim"],
+            "found": claim["found"],
+        }
         for claim in results.extras["claims"]
     ]
-    names = ("verdict", "claim", "found")
-    show({"rows": [{name: claim[name] for name in names} for claim in claims]}, False)
+    show({"rows": rows}, False)
     print(headline(results))

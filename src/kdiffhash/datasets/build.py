@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..progress import progress
-from .descriptors import sift_patches
+from .descriptors import describe_patches
 from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
-from .pictures import read_grey
-from .reconstruct import Model, Photo, Places, list_photos, read_model, reconstruct
+from .pictures import list_photos, read_grey
+from .reconstruct import Model, Photo, Places, read_model, reconstruct
 from .scene import Scene, is_ours, load_scene, write_scene
 from .sheets import Pixels
 
@@ -94,7 +94,7 @@ def build_scene(
         raise ValueError("a COLMAP model and its database go together; give both or neither")
     names: list[str] | None = None
     if model is None or database is None:
-        names = list_photos(source)
+        names = _checked_photos(source)
         model, database = reconstruct(
             source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
         )
@@ -129,7 +129,7 @@ def build_scene(
         patches,
         points,
         np.concatenate(all_photos)[order],
-        descriptors=sift_patches(patches, n_jobs=n_jobs, verbose=verbose),
+        descriptors=describe_patches(patches, n_jobs=n_jobs, verbose=verbose),
         frames=np.concatenate(all_frames)[order],
         meta={
             "photos": [photo.name for photo in found.photos],
@@ -142,6 +142,20 @@ def build_scene(
         random_state=random_state,
     )
     return load_scene(target)
+
+
+def _checked_photos(folder: Path) -> list[str]:
+    """Names of the photographs in a folder, each of which was opened."""
+    found = list_photos(folder, inner=False)
+    paths = [path for path in found if path.suffix.lower() != ".webp"]  # COLMAP reads none
+    if len(paths) < 3:
+        raise ValueError(
+            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
+            "looked into); at least 3 that show the same things from different places are needed"
+        )
+    for path in paths:
+        read_grey(path)
+    return [path.name for path in paths]
 
 
 def _in_order(

@@ -65,13 +65,6 @@ def describe_patches(
     return out
 
 
-def sift_patches(
-    patches: Any, *, n_jobs: int | None = None, verbose: bool = False
-) -> NDArray[np.uint8]:
-    """SIFT of each patch, ``describe_patches(patches, "sift")``."""
-    return describe_patches(patches, "sift", n_jobs=n_jobs, verbose=verbose)
-
-
 def describe_scene(
     name: str | os.PathLike[str],
     kind: Kind = "sift",

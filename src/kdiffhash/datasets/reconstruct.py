@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,6 @@ from ..files import replacing
 from ..parallel import n_threads
 from ..progress import is_shown, progress, waiting
 from .frames import Frames
-from .pictures import read_grey
-
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp"}
 
 Places = NDArray[np.float64]
 
@@ -68,21 +65,6 @@ class Model:
 
     photos: list[Photo]
     places: Places
-
-
-def list_photos(folder: Path) -> list[str]:
-    """Names of the photographs in a folder, each of which was opened."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder of photographs")
-    names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
-    if len(names) < 3:
-        raise ValueError(
-            f"{folder} has {len(names)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
-            "looked into); at least 3 that show the same things from different places are needed"
-        )
-    for name in names:
-        read_grey(folder / name)
-    return names
 
 
 def reconstruct(
@@ -191,14 +173,7 @@ def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
     gap = np.linalg.norm(photo.project(places[photo.points]) - photo.frames[:, :2], axis=1)
     order = np.lexsort((gap, photo.points))
     keep = order[np.unique(photo.points[order], return_index=True)[1]]
-    return Photo(
-        photo.name,
-        photo.camera,
-        photo.rotation,
-        photo.translation,
-        photo.frames[keep],
-        photo.points[keep],
-    )
+    return replace(photo, frames=photo.frames[keep], points=photo.points[keep])
 
 
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:

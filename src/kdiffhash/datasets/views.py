@@ -28,7 +28,7 @@ from ..extras import need
 from ..parallel import run
 from ..progress import progress
 from .cache import cache_folder
-from .descriptors import sift_patches
+from .descriptors import describe_patches
 from .frames import (
     Frames,
     angle_between,
@@ -146,7 +146,7 @@ def _write_part(
         patches,
         np.concatenate(points),
         np.concatenate(photos),
-        descriptors=sift_patches(patches, n_jobs=n_jobs),
+        descriptors=describe_patches(patches, n_jobs=n_jobs),
         frames=np.concatenate([part.frames for part in parts]),
         meta={"views": VERSION, "pictures": pictures},
     )
