@@ -19,7 +19,6 @@ import urllib.request
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
 
 from filelock import FileLock
 
@@ -35,22 +34,15 @@ _TRIES = 4
 _LARGEST = 8 << 30  # bytes of all files of an archive together; the largest known one has 2.6 GB
 
 
-class Published(NamedTuple):
-    """A published scene: where it is, and the MD5 sum of its archive."""
-
-    url: str
-    md5: str
-
-
 _2007 = "https://phototour.cs.washington.edu/patches/"
 _2011 = "http://matthewalunbrown.com/patchdata/"
-PUBLISHED = {
-    "trevi": Published(_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
-    "notredame-2007": Published(_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
-    "halfdome": Published(_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
-    "liberty": Published(_2011 + "liberty.zip", "fdd9152f138ea5ef2091746689176414"),
-    "notredame": Published(_2011 + "notredame.zip", "509eda8535847b8c0a90bbb210c83484"),
-    "yosemite": Published(_2011 + "yosemite.zip", "533b2e8eb7ede31be40abc317b2fd4f0"),
+PUBLISHED = {  # where a scene is, and the MD5 sum of its archive
+    "trevi": (_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
+    "notredame-2007": (_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
+    "halfdome": (_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
+    "liberty": (_2011 + "liberty.zip", "fdd9152f138ea5ef2091746689176414"),
+    "notredame": (_2011 + "notredame.zip", "509eda8535847b8c0a90bbb210c83484"),
+    "yosemite": (_2011 + "yosemite.zip", "533b2e8eb7ede31be40abc317b2fd4f0"),
 }
 
 
@@ -97,39 +89,32 @@ def fetch_scene(
     if name not in PUBLISHED and archive is None and url is None:
         raise ValueError(f"unknown scene {name!r}; known are {', '.join(PUBLISHED)}")
     if url is None and name in PUBLISHED:
-        url, md5 = PUBLISHED[name].url, md5 or PUBLISHED[name].md5
+        url, known = PUBLISHED[name]
+        md5 = md5 or known
     root = Path(cache) if cache is not None else cache_folder()
     folder = root / "scenes" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{name}.lock")):
-        if not (folder / "info.txt").is_file():
+        if (folder / "info.txt").is_file():
             if archive is not None:
-                _unpack_copy(Path(archive), md5, folder, verbose)
-            else:
-                _unpack_download(str(url), md5, root / "downloads" / f"{name}.zip", folder, verbose)
+                raise ValueError(f"{folder} is there already; remove it to unpack another archive")
         elif archive is not None:
-            raise ValueError(f"{folder} is there already; remove it to unpack another archive")
+            if not Path(archive).is_file():
+                raise FileNotFoundError(f"{archive} is not a file")
+            advice = "if you packed it yourself, give the scene another name"
+            _unpack(Path(archive), md5, advice, folder, verbose)
+        else:
+            target = root / "downloads" / f"{name}.zip"
+            _download(str(url), target, verbose)
+            try:
+                _unpack(target, md5, "it was removed, fetch it again", folder, verbose)
+            except FetchError:
+                target.unlink()  # what is no scene now is none the next time
+                raise
+            target.unlink()
         if not (folder / "sift.npy").is_file():
             describe_scene(folder, n_jobs=n_jobs, verbose=verbose)
     return load_scene(folder)
-
-
-def _unpack_copy(archive: Path, md5: str | None, folder: Path, verbose: bool) -> None:
-    if not archive.is_file():
-        raise FileNotFoundError(f"{archive} is not a file")
-    _check_sum(archive, md5, "if you packed it yourself, give the scene another name")
-    _unpack(archive, folder, verbose)
-
-
-def _unpack_download(url: str, md5: str | None, target: Path, folder: Path, verbose: bool) -> None:
-    _download(url, target, verbose)
-    try:
-        _check_sum(target, md5, "it was removed, fetch it again")
-        _unpack(target, folder, verbose)
-    except FetchError:
-        target.unlink()  # what is no scene now is none the next time
-        raise
-    target.unlink()
 
 
 def _download(url: str, target: Path, verbose: bool) -> None:
@@ -137,10 +122,10 @@ def _download(url: str, target: Path, verbose: bool) -> None:
     if target.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
+    part, note = target.with_suffix(".part"), target.with_suffix(".etag")
     for attempt in range(_TRIES):
         try:
-            _download_rest(url, part, verbose)
+            _download_rest(url, part, note, verbose)
             break
         except (OSError, http.client.HTTPException) as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
@@ -149,28 +134,22 @@ def _download(url: str, target: Path, verbose: bool) -> None:
                     f"{url} cannot be had: {error}. If you have a copy: kdiffhash data fetch NAME "
                     "--from FILE.zip"
                 ) from error
-            if _is_local(error):
+            # A name of a file: this machine is at fault (a full disk, say), not the connection.
+            if not isinstance(error, urllib.error.URLError) and getattr(error, "filename", None):
                 raise
             if attempt == _TRIES - 1:
-                kept = part.stat().st_size if part.exists() and _validator_of(part).exists() else 0
+                kept = part.stat().st_size if part.exists() and note.exists() else 0
                 again = f"go on after the {kept} bytes that are kept" if kept else "try again"
                 raise FetchError(
                     f"{url}: the transfer broke off ({error}). Run the command again to {again}"
                 ) from error
             time.sleep(0.5 * 2**attempt)
     part.replace(target)
-    _validator_of(part).unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
 
 
-def _is_local(error: Exception) -> bool:
-    """Whether this machine is at fault (a full disk, say), where trying again is no use."""
-    remote = isinstance(error, urllib.error.URLError)
-    return isinstance(error, OSError) and not remote and error.filename is not None
-
-
-def _download_rest(url: str, part: Path, verbose: bool) -> None:
+def _download_rest(url: str, part: Path, note: Path, verbose: bool) -> None:
     """One try: ask for the bytes that are missing, if the file on the server is still the same."""
-    note = _validator_of(part)
     have = part.stat().st_size if part.exists() and note.exists() else 0
     headers = {"User-Agent": "kdiffhash", "Accept-Encoding": "identity"}
     if have:
@@ -180,79 +159,48 @@ def _download_rest(url: str, part: Path, verbose: bool) -> None:
             urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
         )
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is missing, or the file has become another
-            if error.headers["Content-Range"] == f"bytes */{have}":
-                return
-            part.unlink()
-            raise ConnectionError("the server's file has changed") from error
-        raise
+        if error.code != 416:
+            raise
+        if error.headers["Content-Range"] == f"bytes */{have}":
+            return  # nothing is missing
+        part.unlink()
+        raise ConnectionError("the server's file has changed") from error
     with answer:
         if answer.status != 206:
             have = 0
-        elif _first_byte(answer.headers["Content-Range"]) != have:
+        elif not (answer.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
             part.unlink()
             raise ConnectionError("the server sent another part than was asked for")
-        length = answer.headers["Content-Length"]
+        length, etag = answer.headers["Content-Length"], answer.headers["ETag"] or "W/"
         total = None if length is None else have + int(length)
-        etag = answer.headers["ETag"]
-        strong = etag if etag and not etag.startswith("W/") else None
-        validator = strong or answer.headers["Last-Modified"]
+        validator = answer.headers["Last-Modified"] if etag.startswith("W/") else etag
+        note.unlink(missing_ok=True)
         if validator:
             note.write_text(validator)
-        else:
-            note.unlink(missing_ok=True)
-        with part.open("ab" if have else "wb") as file:
-            _copy(answer, file, total, have, f"downloading {part.stem}", verbose)
-
-
-def _copy(
-    source: http.client.HTTPResponse,
-    file: IO[bytes],
-    total: int | None,
-    have: int,
-    what: str,
-    verbose: bool,
-) -> None:
-    with progress(total, what, verbose) as advance:
-        advance(have)
-        while block := source.read1(_BLOCK):
-            try:
-                file.write(block)
-            except OSError as error:
-                error.filename = error.filename or file.name
-                raise
-            have += len(block)
-            advance(len(block))
+        shown = progress(total, f"downloading {part.stem}", verbose)
+        with part.open("ab" if have else "wb") as file, shown as advance:
+            advance(have)
+            while block := answer.read1(_BLOCK):
+                try:
+                    file.write(block)
+                except OSError as error:
+                    error.filename = error.filename or file.name
+                    raise
+                have += len(block)
+                advance(len(block))
     if total is not None and have < total:
         raise ConnectionError(f"{have} of {total} bytes came")
 
 
-def _validator_of(part: Path) -> Path:
-    return part.with_suffix(".etag")
-
-
-def _first_byte(content_range: str | None) -> int:
-    """The 5 of ``bytes 5-9/10``."""
-    try:
-        return int((content_range or "").removeprefix("bytes ").partition("-")[0])
-    except ValueError:
-        return -1
-
-
-def _check_sum(path: Path, md5: str | None, advice: str) -> None:
-    if md5 is None:
-        return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != md5.lower():
+def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: bool) -> None:
+    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest() if md5 else ""
+    if md5 and found != md5.lower():
         raise FetchError(
-            f"{path} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
+            f"{archive} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
             + advice
         )
-
-
-def _unpack(archive: Path, folder: Path, verbose: bool) -> None:
-    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
     if folder.exists():
         raise ValueError(f"{folder} is there, but is not a scene; remove it")
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -282,10 +230,7 @@ def _extract(archive: Path, target: Path, verbose: bool) -> None:
             size = sum(member.file_size for member in members)
             with progress(size, f"unpacking {archive.name}", verbose) as advance:
                 for member in members:
-                    path = target / member.filename
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with file.open(member) as source, path.open("wb") as out:
-                        shutil.copyfileobj(source, out, _BLOCK)
+                    file.extract(member, target)
                     advance(member.file_size)
     except (*broken, *locked) as error:
         raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
