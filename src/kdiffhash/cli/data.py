@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,7 +104,7 @@ def info(scene: SceneArgument, as_json: Json = False) -> None:
 def _describe(scene: Any) -> dict[str, Any]:
     import numpy as np
 
-    from ..datasets.scene import MADE_BY
+    from ..datasets.scene import MADE_BY, read_meta
     from ..datasets.sheets import find_sheets
 
     descriptors = sorted(path.stem for path in scene.path.glob("*.npy") if path.is_file())
@@ -118,13 +117,8 @@ def _describe(scene: Any) -> dict[str, Any]:
         "descriptors": ", ".join(descriptors) or "none",
         "test_lists": ", ".join(sorted(path.name for path in scene.path.glob("m50_*.txt"))),
     }
-    meta = scene.path / "meta.json"
-    if meta.is_file():
-        try:
-            known = json.loads(meta.read_text())
-        except ValueError as error:
-            raise ValueError(f"{meta} is not JSON: {error}") from error
-        if isinstance(known, dict) and known.get("made_by") == MADE_BY and "photos_given" in known:
-            result["photos_placed"] = f"{len(known['photos'])} of {known['photos_given']}"
-            result["share_added_by_projection"] = known["share_added_by_projection"]
+    meta = read_meta(scene.path)
+    if meta.get("made_by") == MADE_BY and "photos_given" in meta:
+        result["photos_placed"] = f"{len(meta['photos'])} of {meta['photos_given']}"
+        result["share_added_by_projection"] = meta["share_added_by_projection"]
     return result

@@ -19,7 +19,7 @@ from .descriptors import describe_patches
 from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
 from .pictures import list_photos, read_grey
 from .reconstruct import Model, Photo, Places, read_model, reconstruct
-from .scene import Scene, is_ours, load_scene, write_scene
+from .scene import MADE_BY, Scene, load_scene, read_meta, write_scene
 from .sheets import Pixels
 
 _NEIGHBOURS = 12  # points that tell about the surface around a point
@@ -88,7 +88,7 @@ def build_scene(
     rng = np.random.default_rng(random_state)
     if target.resolve() == source.resolve():
         raise ValueError("the scene needs a folder of its own, not that of the photographs")
-    if not is_ours(target):
+    if (target / "info.txt").exists() and read_meta(target).get("made_by") != MADE_BY:
         raise ValueError(f"{target} holds a scene that was not built here; choose another folder")
     if (model is None) != (database is None):
         raise ValueError("a COLMAP model and its database go together; give both or neither")

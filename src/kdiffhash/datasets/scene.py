@@ -279,15 +279,13 @@ def write_scene(
         shutil.rmtree(new, ignore_errors=True)
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether a folder has no scene, or one that was made here and may be made again."""
-    if not (folder / "info.txt").exists():
-        return True
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What `meta.json` tells of a scene; nothing where there is none that can be read."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(meta, dict) and meta.get("made_by") == MADE_BY
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _deal(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import find_scene
+from ..datasets.scene import read_meta
 from ..extras import need
 from ..files import json_ready, replacing
 from ..hashers import ConstantBitWarning
@@ -316,13 +317,10 @@ def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
 
 def _kind(data: TrainSet | TestSet) -> str:
     """The kind of a scene, where its notes tell: architecture or natural."""
-    try:
-        kind = str(json.loads((data.scene.path / "meta.json").read_text())["kind_of_scene"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    if "architect" in kind.lower():
+    kind = str(read_meta(data.scene.path).get("kind_of_scene", "")).lower()
+    if "architect" in kind:
         return "architecture"
-    return "natural" if kind.lower().startswith(("natur", "terrain", "mountain")) else ""
+    return "natural" if kind.startswith(("natur", "terrain", "mountain")) else ""
 
 
 def write_results(results: Results, folder: Path) -> None:
