@@ -168,7 +168,16 @@ def run_study(
     if len({name_of(scene) for scene in all_scenes}) < len(all_scenes):
         raise ValueError(f"two scenes have the same name: {', '.join(sorted(all_scenes))}")
     results = Results(quick(plan) if first_look else plan, chosen)
-    results.command = _command(train_scenes, test_scenes, methods, plan, first_look)
+    words = ["kdiffhash", "study"]
+    for option, values in (
+        ("--train", train_scenes),
+        ("--test", test_scenes),
+        ("--methods", methods),
+        ("--bits", map(str, plan.lengths)),
+    ):
+        words += [option, *values] if values else []
+    words += [*(["--quick"] if first_look else []), "--seed", str(seed), "--out", "report"]
+    results.command = shlex.join(words)
     store = Store(folder / "work")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantBitWarning)  # of settings that are only tried
@@ -205,68 +214,38 @@ def _find_scenes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _command(
-    train_scenes: Sequence[str],
-    test_scenes: Sequence[str],
-    methods: Sequence[str],
-    plan: Plan,
-    first_look: bool,
-) -> str:
-    """The command that makes the report again."""
-    words = ["kdiffhash", "study"]
-    for option, values in (
-        ("--train", train_scenes),
-        ("--test", test_scenes),
-        ("--methods", methods),
-        ("--bits", [str(n) for n in plan.lengths]),
-    ):
-        words += [option, *values] if values else []
-    words += ["--quick"] if first_look else []
-    return shlex.join([*words, "--seed", str(plan.seed), "--out", "report"])
-
-
 def _measure_all(results: Results, store: Store, verbose: bool) -> None:
-    plan = results.plan
-    tests = {}
+    plan, tests = results.plan, []
     for name in plan.test:
-        found = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
-        if found is not None:
-            tests[name] = found
-            results.kinds[found.name] = _kind(found)
-    n_steps = len(plan.train) * len(results.methods) * (1 + len(tests)) + 4
-    with progress(n_steps, "study", verbose) as advance:
+        test = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
+        if test is not None:
+            tests.append(test)
+            results.kinds[test.name] = _kind(test)
+    n_methods = len(results.methods)
+    with progress(len(plan.train) * n_methods + 1, "study", verbose) as advance:
         for name in plan.train:
             data = _attempt(results, f"train scene {name}", partial(load_train, plan, name))
             if data is None:
-                advance(len(results.methods) * (1 + len(tests)))
+                advance(n_methods)
                 continue
             results.kinds[data.name] = _kind(data)
             for method in results.methods.values():
-                _measure_method(results, method, data, list(tests.values()), store, advance)
-        _measure_extras(results, tests, store, advance)
+                _measure_method(results, method, data, tests, store)
+                advance(1)
+        _measure_extras(results, tests, store)
 
 
 def _measure_method(
-    results: Results,
-    method: Method,
-    data: TrainSet,
-    tests: list[TestSet],
-    store: Store,
-    advance: Callable[[int], None],
+    results: Results, method: Method, data: TrainSet, tests: list[TestSet], store: Store
 ) -> None:
     plan = results.plan
     trained: Trained | None = None
     if method.is_learned:
-        trained = _attempt(
-            results,
-            f"{method.title} trained on {data.name}",
-            lambda: train(method, data, plan, store),
-        )
+        where = f"{method.title} trained on {data.name}"
+        trained = _attempt(results, where, partial(train, method, data, plan, store))
         if trained is None:
-            advance(1 + len(tests))
             return
         results.trained[data.name, method.name] = trained
-    advance(1)
     for test in tests:
         arrays = _attempt(
             results,
@@ -275,32 +254,26 @@ def _measure_method(
         )
         if arrays is not None:
             results.measured[data.name, test.name, method.name] = arrays
-        advance(1)
 
 
-def _measure_extras(
-    results: Results, tests: dict[str, TestSet], store: Store, advance: Callable[[int], None]
-) -> None:
+def _measure_extras(results: Results, tests: list[TestSet], store: Store) -> None:
     """What needs one train-test pair: alpha, another descriptor, first matches, times."""
     if not results.measured:
         return
     plan, (train_name, test_name) = results.plan, results.cases[0]
-    test = next(one for one in tests.values() if one.name == test_name)
+    test = next(one for one in tests if one.name == test_name)
     data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
     steps: dict[str, Callable[[], Any]] = {}
     if "kdif" in results.methods:
         pair = (data, test, plan, store)
         for name, work in (("alpha", extra.sweep_alpha), ("hog", extra.other_descriptor)):
             steps[name] = partial(extra.measure_once, name, work, *pair)
-    steps |= {
-        "matches": lambda: extra.first_matches(results, data, test),
-        "times": lambda: extra.comparison_times(test, plan, store),
-    }
+    steps["matches"] = partial(extra.first_matches, results, data, test)
+    steps["times"] = partial(extra.comparison_times, test, plan, store)
     for name, step in steps.items():
         found = _attempt(results, name, step)
         if found is not None:
             results.extras[name] = found
-        advance(1)
 
 
 def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:

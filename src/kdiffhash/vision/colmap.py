@@ -216,8 +216,8 @@ def write_matches(
                 if pair.geometry is not None:
                     database.write_two_view_geometry(pair.a.id, pair.b.id, pair.geometry)
         if keep is not None:
-            with _opened(path) as database:
-                _copy(database, keep)
+            with _opened(path) as database, replacing(keep) as temporary:
+                _copy(database, temporary)
         with _opened(path, write=True, scratch=scratch) as database:
             for table in ("matches", "two_view_geometries"):
                 database.execute(
@@ -236,8 +236,8 @@ def shrink_database(
     with _opened(path) as database, replacing(out) as temporary:
         if _model_of(database, path) is not None:
             raise DatabaseError(f"{path} has codes already")
+        _copy(database, temporary)
         with closing(sqlite3.connect(temporary)) as new:
-            database.backup(new)
             with new:
                 for number, name, _, descriptors, _ in _features(database, path):
                     codes = _encode(model, descriptors, path, name)
@@ -282,27 +282,21 @@ def _check_version(database: sqlite3.Connection, path: Any) -> None:
     if not {"cameras", "images", "keypoints", "descriptors", "matches"} <= tables:
         raise DatabaseError(f"{path} is not a database of COLMAP")
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    wanted = _our_version()
+    with tempfile.TemporaryDirectory() as folder:
+        new = Path(folder) / "new.db"
+        need("pycolmap", "colmap").Database.open(new).close()
+        with closing(sqlite3.connect(new)) as ours:
+            (wanted,) = ours.execute("PRAGMA user_version").fetchone()
     if version != wanted:
+        named, ours_named = (
+            f"{number // 1_000_000}.{number // 10_000 % 100}.{number // 100 % 100}"
+            for number in (version, wanted)
+        )
         raise DatabaseError(
-            f"{path} is of version {_dotted(version)}, and this pycolmap is of {_dotted(wanted)}; "
+            f"{path} is of version {named}, and this pycolmap is of {ours_named}; "
             "pycolmap.Database.open brings an older one up to date, a newer one needs a newer "
             "pycolmap"
         )
-
-
-def _our_version() -> int:
-    """The version that pycolmap gives to a new database."""
-    pycolmap = need("pycolmap", "colmap")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "new.db"
-        pycolmap.Database.open(path).close()
-        with closing(sqlite3.connect(path)) as database:
-            return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1_000_000}.{version // 10_000 % 100}.{version // 100 % 100}"
 
 
 def _features(
@@ -348,6 +342,6 @@ def _model_of(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None
     return str(line[0]), int(line[1])
 
 
-def _copy(database: sqlite3.Connection, to: str | os.PathLike[str]) -> None:
-    with replacing(to) as temporary, closing(sqlite3.connect(temporary)) as copy:
+def _copy(database: sqlite3.Connection, to: Path) -> None:
+    with closing(sqlite3.connect(to)) as copy:
         database.backup(copy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from ..hashers import BaseHasher
 from ..pretrained import load_pretrained
 
 Image = NDArray[np.uint8]
-Extractor = Callable[[Image], tuple[Sequence[Any], NDArray[Any] | None]]
 
 
 class HashedFeatures:
