@@ -184,9 +184,9 @@ def find_scene(name: str | os.PathLike[str]) -> Path:
     if root and (Path(root) / name / "info.txt").is_file():
         return Path(root) / name
     if os.fspath(name) in ("views-train", "views-test"):
-        from .views import make_views
+        from .views import load_views
 
-        return make_views() / name
+        return load_views().train.path.with_name(str(name))
     fetched = cache_folder() / "scenes" / name
     if (fetched / "info.txt").is_file():
         return fetched

@@ -87,12 +87,6 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     train, test : Scene
         Scenes that share no picture; a `photo` of theirs is one view of one picture.
     """
-    folder = make_views(n_jobs=n_jobs, verbose=verbose)
-    return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
-
-
-def make_views(*, n_jobs: int | None = None, verbose: bool = False) -> Path:
-    """Make the embedded set unless it is in the cache; the folder of its two scenes."""
     folder = cache_folder() / f"views-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):  # others wait and then find it made
@@ -108,7 +102,7 @@ def make_views(*, n_jobs: int | None = None, verbose: bool = False) -> Path:
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+    return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
 
 
 def _is_whole(folder: Path) -> bool:

@@ -71,9 +71,9 @@ def quick(plan: Plan) -> Plan:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainSet:
-    """What is learned from: a scene, or half of one."""
+    """What is learned from: pairs of a scene, or of half of one."""
 
     name: str
     scene: Scene
@@ -81,16 +81,10 @@ class TrainSet:
     similar: Similar
 
 
-@dataclass(frozen=True, eq=False)
-class TestSet:
-    """What is tested on: pairs of a scene, or of half of one."""
+class TestSet(TrainSet):
+    """What is tested on."""
 
     __test__ = False  # not a test of pytest's
-
-    name: str
-    scene: Scene
-    pairs: Pairs
-    similar: Similar
 
     @cached_property
     def digest(self) -> str:
