@@ -11,9 +11,6 @@ import json
 import shutil
 import sqlite3
 import struct
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +23,7 @@ from numpy.typing import NDArray
 from ..extras import need
 from ..files import replacing
 from ..parallel import n_threads
-from ..progress import is_shown, progress, waiting
+from ..progress import waiting
 from .frames import Frames
 
 Places = NDArray[np.float64]
@@ -179,7 +176,8 @@ def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
     """Frames of some keypoints of a photograph, from its matrix of place and affine shape."""
     try:
-        with closing(sqlite3.connect(_read_only(database), uri=True)) as connection:
+        uri = f"{database.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
             found = connection.execute(
                 "SELECT k.rows, k.cols, k.data FROM keypoints k JOIN images i USING (image_id) "
                 "WHERE i.name = ?",
@@ -216,12 +214,12 @@ def _find_and_match(
     extraction.use_gpu = matching.use_gpu = False
     mode = pycolmap.CameraMode.SINGLE if _one_camera(photos, names) else pycolmap.CameraMode.AUTO
     pycolmap.set_random_seed(0)
-    with _watching(database, "descriptors", len(names), "finding keypoints", verbose):
+    with waiting(f"finding keypoints in {len(names)} photographs", verbose):
         pycolmap.extract_features(
             database, photos, names, camera_mode=mode, extraction_options=extraction
         )
     n_pairs = len(names) * (len(names) - 1) // 2
-    with _watching(database, "two_view_geometries", n_pairs, "matching photographs", verbose):
+    with waiting(f"matching {n_pairs} pairs of photographs", verbose):
         pycolmap.match_exhaustive(database, matching)
 
 
@@ -254,58 +252,6 @@ def _same_photos(photos: Path, names: list[str], work: Path) -> None:
             f"{work} holds work on other photographs than those in {photos}; choose another --out "
             "or remove that folder"
         )
-
-
-# Run as a process of its own: two copies of SQLite in one process, Python's and COLMAP's, take each
-# other's locks away.
-_COUNT_ROWS = """
-import sqlite3, sys, time
-uri, table = sys.argv[1:]
-while True:
-    time.sleep(0.5)
-    try:
-        connection = sqlite3.connect(uri, uri=True)
-        print(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0], flush=True)
-        connection.close()
-    except sqlite3.Error:
-        pass  # not there yet, or being written to
-"""
-
-
-@contextmanager
-def _watching(database: Path, table: str, total: int, what: str, verbose: bool) -> Iterator[None]:
-    """Show how a table of the database grows while COLMAP fills it."""
-    if not is_shown(verbose):
-        yield
-        return
-    with progress(total, what, verbose) as advance:
-        command = [sys.executable, "-c", _COUNT_ROWS, _read_only(database), table]
-        counter = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-
-        def watch() -> None:
-            last = 0
-            for line in counter.stdout or ():
-                advance(int(line) - last)
-                last = int(line)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            counter.terminate()
-            counter.wait()
-            watcher.join()
-
-
-def _read_only(database: Path) -> str:
-    return f"{database.resolve().as_uri()}?mode=ro"
 
 
 @contextmanager
