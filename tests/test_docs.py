@@ -15,10 +15,19 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if "```python" in page.read_text()
 ]
+MARKS = {
+    "data.md": pytest.mark.slow,
+    "digits.py": pytest.mark.slow,
+    "postgres.py": [pytest.mark.slow, pytest.mark.network],
+}
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def marked(paths):
+    return [pytest.param(path, marks=MARKS.get(path.name, ()), id=path.name) for path in paths]
+
+
+@pytest.mark.parametrize("page", marked(PAGES))
 def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
@@ -28,7 +37,7 @@ def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", marked(EXAMPLES))
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False

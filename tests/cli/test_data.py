@@ -56,7 +56,11 @@ def test_a_copy_is_fetched_described_and_learned_from(scene, tmp_path, command):
         (["info", "nowhere"], "no scene 'nowhere'"),
         (["fetch", "paris"], "unknown scene 'paris'; known are trevi"),
         (["fetch", "mine", "--from", "nothing.zip"], "nothing.zip is not a file"),
-        (["fetch", "mine", "--url", "http://127.0.0.1:9/x.zip"], "broke off"),
+        pytest.param(
+            ["fetch", "mine", "--url", "http://127.0.0.1:9/x.zip"],
+            "broke off",
+            marks=pytest.mark.network,
+        ),
         (["build", "nowhere", "--out", "scene"], "nowhere is not a folder of photographs"),
     ],
 )

@@ -441,6 +441,7 @@ with HammingIndex.open(sys.argv[1], "a", n_bits=64) as index:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
     path = tmp_path / "x.index"
     rng = np.random.default_rng()
