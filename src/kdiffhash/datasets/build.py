@@ -106,37 +106,40 @@ def build_scene(
             "too little texture"
         )
     added = _missed_frames(found, rng)
-    all_points, all_photos, all_frames, all_patches, all_added = [], [], [], [], []
+    cut = []
     with progress(len(found.photos), "cutting patches", verbose) as advance:
         both = zip(found.photos, added, strict=True)
         for number, (photo, (more_points, more_frames)) in enumerate(both):
             image = _read_photo(source / photo.name, photo)
             points = np.concatenate([photo.points, more_points])
             frames = np.concatenate([photo.frames, more_frames])
-            whole = inside(corners(frames), image.shape).all(axis=1)
-            all_points.append(points[whole])
-            all_photos.append(np.full(int(whole.sum()), number))
-            all_added.append((np.arange(len(points)) >= len(photo.points))[whole])
-            all_frames.append(frames[whole])
-            all_patches.append(cut_patches(image, frames[whole]))
+            whole = np.flatnonzero(inside(corners(frames), image.shape).all(axis=1))
+            is_added = whole >= len(photo.points)
+            patches = cut_patches(image, frames[whole])
+            numbers = np.full(len(whole), number)
+            cut.append((points[whole], numbers, is_added, frames[whole], patches))
             advance(1)
-    points, order = _in_order(np.concatenate(all_points), np.concatenate(all_photos))
+    points, numbers, is_added, frames, patches = (
+        np.concatenate(parts) for parts in zip(*cut, strict=True)
+    )
+    order = np.lexsort((numbers, points))
+    order = order[np.bincount(points)[points[order]] >= 2]
     if not len(order):
         raise ValueError("no point has two patches that lie wholly inside photographs")
-    patches = np.concatenate(all_patches)[order]
+    points = np.unique(points[order], return_inverse=True)[1].astype(np.int64)
     write_scene(
         target,
-        patches,
+        patches[order],
         points,
-        np.concatenate(all_photos)[order],
-        descriptors=describe_patches(patches, n_jobs=n_jobs, verbose=verbose),
-        frames=np.concatenate(all_frames)[order],
+        numbers[order],
+        descriptors=describe_patches(patches[order], n_jobs=n_jobs, verbose=verbose),
+        frames=frames[order],
         meta={
             "photos": [photo.name for photo in found.photos],
             "photos_given": len(found.photos) if names is None else len(names),
             "points": int(points.max()) + 1,
             "patches": len(points),
-            "share_added_by_projection": round(float(np.concatenate(all_added)[order].mean()), 3),
+            "share_added_by_projection": round(float(is_added[order].mean()), 3),
         },
         sheets=sheets,
         random_state=random_state,
@@ -156,15 +159,6 @@ def _checked_photos(folder: Path) -> list[str]:
     for path in paths:
         read_grey(path)
     return [path.name for path in paths]
-
-
-def _in_order(
-    points: NDArray[np.int64], photos: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """New numbers of the points that have two patches, and the patches in their order."""
-    order = np.lexsort((photos, points))
-    order = order[np.bincount(points)[points[order]] >= 2]
-    return np.unique(points[order], return_inverse=True)[1].astype(np.int64), order
 
 
 def _read_photo(path: Path, photo: Photo) -> Pixels:
@@ -195,8 +189,11 @@ def _missed_frames(
         visible = visible.copy()
         visible[photo.points] = False
         rows = np.flatnonzero(visible)
-        jitter = residuals[rng.integers(len(residuals), size=len(rows))]
-        out.append((rows, _shake(frames[rows], jitter)))
+        x, y, turn, growth = residuals[rng.integers(len(residuals), size=len(rows))].T
+        sigma = frames[rows, 3]
+        shaken = frames[rows] + np.column_stack([x * sigma, y * sigma, turn, 0 * turn])
+        shaken[:, 3] *= 2**growth
+        out.append((rows, shaken))
     return out
 
 
@@ -298,11 +295,9 @@ def _is_visible(
 def _derivative(photo: Photo, places: Places, tangent: NDArray[np.float64]) -> NDArray[np.float64]:
     """How pixels move with steps along the surface, shape (n, 2, 2)."""
     step = 1e-4 * np.abs(photo.depth(places))[:, None]
-    columns = []
-    for axis in range(2):
-        offset = step * tangent[:, :, axis]
-        columns.append((photo.project(places + offset) - photo.project(places - offset)) / 2 / step)
-    return np.stack(columns, axis=2)
+    offsets = [step * tangent[:, :, axis] for axis in (0, 1)]
+    ends = [(photo.project(places + one), photo.project(places - one)) for one in offsets]
+    return np.stack([(after - before) / 2 / step for after, before in ends], axis=2)
 
 
 def _residuals(
@@ -320,14 +315,6 @@ def _residuals(
     table = np.concatenate(rows)
     table = table[(np.abs(table[:, 2]) < np.pi / 6) & (np.abs(table[:, 3]) < 0.5)]
     return table if len(table) else np.zeros((1, 4))
-
-
-def _shake(frames: Frames, jitter: NDArray[np.float64]) -> Frames:
-    out = frames.copy()
-    out[:, :2] += jitter[:, :2] * frames[:, 3:]
-    out[:, 2] += jitter[:, 2]
-    out[:, 3] *= 2 ** jitter[:, 3]
-    return out
 
 
 def _unit(vectors: Places) -> Places:

@@ -64,22 +64,19 @@ def write_report(results: Results, folder: Path) -> Path:
 def headline(results: Results) -> str:
     """What was found, in a sentence or two."""
     train, test = results.cases[0]
-    best: tuple[float, int, str] | None = None
-    for name, method in results.methods.items():
-        for n_bits in results.lengths:
-            found = results.rate(train, test, name, n_bits, "fnr_at_1e-3")
-            if found and method.is_learned and (best is None or found[0] < best[0]):
-                best = found[0], n_bits, method.title
-    sift = results.rate(train, test, "sift", None, "fnr_at_1e-3")
-    if best is None:
+    rows = [row for row in results.table() if (row["train"], row["test"]) == (train, test)]
+    codes = [row for row in rows if results.measured[train, test, row["method"]]["is_code"]]
+    if not codes:
         return f"Methods compared on {test}."
+    best = min(codes, key=lambda row: row["fnr_at_1e-3"])
     text = (
-        f"At 0.1 % false positives, {best[2]} with {best[1]} bits misses {100 * best[0]:.1f} % of "
-        f"the matching pairs of {test}"
+        f"At 0.1 % false positives, {best['title']} with {best['n_bits']} bits misses "
+        f"{100 * best['fnr_at_1e-3']:.1f} % of the matching pairs of {test}"
     )
-    if sift is not None:
-        size = results.measured[train, test, "sift"]["n_bits"][-1]
-        text += f"; SIFT, with {size} bits, misses {100 * sift[0]:.1f} %"
+    for row in rows:
+        if row["method"] == "sift":
+            rate = 100 * row["fnr_at_1e-3"]
+            text += f"; SIFT, with {row['n_bits']} bits, misses {rate:.1f} %"
     verdicts = [claim["verdict"] for claim in results.extras["claims"]]
     counts = [
         f"{verdicts.count(verdict)} {words}"

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes import Codes, n_bytes
+from ..codes import Codes
 from ..extras import need
 from ..files import replacing
 from ..hashers import BaseHasher
 from ..model_file import fingerprint
 from ..parallel import run_tiles
 from ..search.match import match_codes
+from .features import encode_rows
 from .image_pairs import image_pairs
 from .photos import RATIO
 
@@ -317,14 +318,12 @@ def _features(
 
 
 def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
-    if not len(descriptors):
-        return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
-    if descriptors.shape[1] != model.n_features_in_:
+    if len(descriptors) and descriptors.shape[1] != model.n_features_in_:
         raise DatabaseError(
             f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model takes "
             f"{model.n_features_in_}"
         )
-    return model.transform(descriptors)
+    return encode_rows(model, descriptors)
 
 
 def _mark(model: BaseHasher) -> tuple[str, int]:
