@@ -61,7 +61,13 @@ def is_scene(path: Path) -> bool:
 
 def shards_of(paths: list[Path], descriptor: str) -> Shards:
     """Inputs as the files that their rows lie in."""
-    files = [find_scene(path) / f"{descriptor}.npy" if is_scene(path) else path for path in paths]
+    files = []
+    for path in paths:
+        if is_scene(path):
+            scene = load_scene(path, descriptor)
+            _ = scene.descriptors  # says what is wrong with them
+            path = scene.path / f"{descriptor}.npy"
+        files.append(path)
     return Shards(tuple(shard for file in files for shard in open_shards(file.absolute()).files))
 
 

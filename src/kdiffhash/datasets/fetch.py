@@ -24,9 +24,8 @@ from filelock import FileLock
 
 from ..errors import KdiffhashError
 from ..progress import progress
-from .cache import cache_folder
 from .descriptors import describe_scene
-from .scene import Scene, load_scene
+from .scene import Scene, cache_folder, load_scene
 
 _BLOCK = 1 << 18
 _TIMEOUT = 60.0  # seconds without a byte

@@ -26,10 +26,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 from ..files import open_npy
 from ..pairs import Pairs, Similar, draw_pairs
-from .cache import cache_folder
 from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
 
 MADE_BY = "kdiffhash"
@@ -169,6 +169,12 @@ class Scene:
                 f"{points[line].tolist()} does not fit info.txt ({len(self.points)} patches)"
             )
         return pairs, points[:, 0] == points[:, 1]
+
+
+def cache_folder() -> Path:
+    """The folder that KDIFFHASH_CACHE names, or the user's cache folder of this system."""
+    chosen = os.environ.get("KDIFFHASH_CACHE")
+    return Path(chosen).expanduser() if chosen else user_cache_path("kdiffhash", appauthor=False)
 
 
 def find_scene(name: str | os.PathLike[str]) -> Path:

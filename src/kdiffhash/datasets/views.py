@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ..extras import need
 from ..parallel import run
 from ..progress import progress
-from .cache import cache_folder
 from .descriptors import describe_patches
 from .frames import (
     Frames,
@@ -40,7 +39,7 @@ from .frames import (
     nearest,
 )
 from .pictures import read_grey
-from .scene import Scene, load_scene, write_scene
+from .scene import Scene, cache_folder, load_scene, write_scene
 from .sheets import Pixels
 
 VERSION = 1  # of the recipe; another one is kept in another folder

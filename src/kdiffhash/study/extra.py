@@ -53,7 +53,7 @@ def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any]:
     few = test.similar | (np.cumsum(~test.similar) <= 200_000)
     found: dict[str, Any] = {"n_bits": n_bits, "alphas": [str(a) for a in ALPHAS], "forms": {}}
     for form in ("cross", "difference"):
-        fnr, fpr95 = [], []
+        curves = []
         for alpha in ALPHAS:
             hasher = KernelDiffHash(
                 n_bits,
@@ -64,10 +64,9 @@ def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any]:
                 random_state=plan.seed,
             ).fit_pairs(data.scene.descriptors, pairs, similar)
             distances = hasher.pair_distance(test.scene.descriptors, test.pairs[few])
-            curve = roc(distances, test.similar[few])
-            fnr.append(curve.fnr_at(1e-3))
-            fpr95.append(curve.fpr95)
-        found["forms"][form] = {"fnr_at_1e-3": fnr, "fpr95": fpr95}
+            curves.append(roc(distances, test.similar[few]))
+        rates = ("fnr_at_1e-3", "fpr95")
+        found["forms"][form] = {rate: [RATES[rate](one) for one in curves] for rate in rates}
     return found
 
 
@@ -147,28 +146,16 @@ def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, 
 def _gallery(
     scene: Scene, queries: NDArray[np.int64], found: dict[str, tuple[Any, Any]]
 ) -> dict[str, Any]:
-    n = len(queries)
+    n, shown = len(queries), []
     needed = np.unique(np.concatenate([queries, *[one[0][:n].ravel() for one in found.values()]]))
-    return {
-        "patches": dict(zip(needed.tolist(), scene.patches[needed])),
-        "queries": [
-            {
-                "row": int(query),
-                "matches": {
-                    name: [
-                        {
-                            "row": int(row),
-                            "distance": float(distance),
-                            "right": bool(scene.points[row] == scene.points[query]),
-                        }
-                        for row, distance in zip(rows[i], distances[i])
-                    ]
-                    for name, (rows, distances) in found.items()
-                },
-            }
-            for i, query in enumerate(queries)
-        ],
-    }
+    for i, query in enumerate(queries.tolist()):
+        matches: dict[str, list[dict[str, Any]]] = {name: [] for name in found}
+        for name, (rows, distances) in found.items():
+            for row, distance in zip(rows[i].tolist(), distances[i].tolist()):
+                right = bool(scene.points[row] == scene.points[query])
+                matches[name].append({"row": row, "distance": float(distance), "right": right})
+        shown.append({"row": query, "matches": matches})
+    return {"patches": dict(zip(needed.tolist(), scene.patches[needed])), "queries": shown}
 
 
 def _example_pair(

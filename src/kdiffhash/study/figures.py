@@ -233,20 +233,16 @@ def _patch(axes: Any, pixels: Any, label: str, colour: str) -> None:
 def _alpha(sweep: dict[str, Any], figure: Any) -> str:
     panels = figure.subplots(1, 2)
     position = np.arange(len(sweep["alphas"]))
-    looks = {"cross": ("#0072b2", "--", "v"), "difference": ("#d55e00", "-", "o")}
+    looks = {
+        "cross": {"color": "#0072b2", "linestyle": "--", "marker": "v"},
+        "difference": {"color": "#d55e00", "linestyle": "-", "marker": "o"},
+    }
     for axes, (rate, title) in zip(
         panels, (("fnr_at_1e-3", "FNR at 0.1 % FPR, %"), ("fpr95", "FPR95, %"))
     ):
         for form, rates in sweep["forms"].items():
-            colour, line, marker = looks[form]
-            axes.plot(
-                position,
-                100 * np.array(rates[rate]),
-                color=colour,
-                linestyle=line,
-                marker=marker,
-                label=f"{form} moments",
-            )
+            values = 100 * np.array(rates[rate])
+            axes.plot(position, values, **looks[form], label=f"{form} moments")
         labels = ["∞" if text == "inf" else f"{float(text):g}" for text in sweep["alphas"]]
         axes.set_xticks(position, labels)
         axes.set(xlabel="alpha", ylabel=title)

@@ -180,7 +180,7 @@ def _for_each(
     advance: Callable[[int], None],
 ) -> list[PairMatches]:
     """What `work` makes of each of n numbers, some at a time."""
-    out: dict[int, PairMatches] = {}
+    out: list[Any] = [None] * n
 
     def some(start: int, stop: int) -> None:
         for i in range(start, stop):
@@ -188,7 +188,7 @@ def _for_each(
             advance(1)
 
     run_tiles(lambda: some, n, 1, n_jobs)
-    return [out[i] for i in range(n)]
+    return out
 
 
 def write_matches(
