@@ -66,12 +66,7 @@ class PairMatches:
         return 0 if self.geometry is None else len(self.geometry.inlier_matches)
 
 
-def read_pictures(
-    path: str | os.PathLike[str],
-    model: BaseHasher,
-    *,
-    advance: Callable[[int], None] = lambda _: None,
-) -> list[Picture]:
+def read_pictures(path: str | os.PathLike[str], model: BaseHasher) -> list[Picture]:
     """All images of a database that have descriptors, with their codes.
 
     Parameters
@@ -80,8 +75,6 @@ def read_pictures(
     model : fitted hasher
         Of what the descriptors are. COLMAP makes RootSIFT unless it is told otherwise:
         ``load_pretrained("rootsift")``. Codes that `shrink_database` wrote are taken as they are.
-    advance : callable
-        Told how many more images are done.
     """
     pycolmap = need("pycolmap", "colmap")
     with _opened(path) as database:
@@ -108,7 +101,6 @@ def read_pictures(
             if camera not in cameras:
                 raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
             pictures.append(Picture(number, name, cameras[camera], points[:, :2], codes))
-            advance(1)
     if len(pictures) < 2:
         raise DatabaseError(
             f"{path} has {len(pictures)} images with descriptors, and two make a pair; extract "
