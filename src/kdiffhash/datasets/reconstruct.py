@@ -134,19 +134,15 @@ def read_model(model: Path, database: Path, *, min_photos: int, max_error: float
     if not database.is_file():
         raise FileNotFoundError(f"{database} is not a COLMAP database: no such file")
     reconstruction = _open_model(model)
-    tracks: dict[int, list[tuple[int, int]]] = {}
-    for point_id, point in reconstruction.points3D.items():
-        if point.error <= max_error:
-            seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
-            if len({image_id for image_id, _ in seen}) >= min_photos:
-                tracks[point_id] = seen
-    ids = sorted(tracks)
-    places = np.array([reconstruction.points3D[i].xyz for i in ids]).reshape(-1, 3)
+    kept: list[Places] = []
     seen_by: dict[int, list[tuple[int, int]]] = {}
-    for row, point_id in enumerate(ids):
-        for image_id, keypoint in tracks[point_id]:
-            seen_by.setdefault(image_id, []).append((row, keypoint))
-    photos = []
+    for _, point in sorted(reconstruction.points3D.items(), key=lambda item: int(item[0])):
+        seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
+        if point.error <= max_error and len(dict(seen)) >= min_photos:
+            for image_id, keypoint in seen:
+                seen_by.setdefault(image_id, []).append((len(kept), keypoint))
+            kept.append(np.array(point.xyz))
+    places, photos = np.array(kept).reshape(-1, 3), []
     images = [reconstruction.images[i] for i in reconstruction.reg_image_ids()]
     for image in sorted(images, key=lambda image: image.name):
         rows, keypoints = np.array(seen_by.get(image.image_id, []), np.int64).reshape(-1, 2).T
