@@ -136,12 +136,11 @@ def _check_groups(names: list[str]) -> None:
     """Refuse names that hloc's matches files cannot tell apart."""
     seen: dict[str, str] = {}
     for name in names:
-        if _group(name) in seen:
+        other = seen.setdefault(_group(name), name)
+        if other != name:
             raise ValueError(
-                f"{seen[_group(name)]} and {name} have the same name in a matches file of hloc's; "
-                "rename one"
+                f"{other} and {name} have the same name in a matches file of hloc's; rename one"
             )
-        seen[_group(name)] = name
 
 
 def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
