@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import make_scene, small
+from small_scenes import make_scene, small
 
 from kdiffhash import KernelDiffHash, hamming
 from kdiffhash.cli.study import repeat_options
@@ -133,7 +133,7 @@ _SMALL = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from unittest import mock
-from conftest import small
+from small_scenes import small
 from kdiffhash.study import run_study
 with mock.patch("kdiffhash.study.run.quick", small):
     run_study(sys.argv[2], train_scenes=[sys.argv[3]], test_scenes=[sys.argv[4]],
