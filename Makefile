@@ -16,6 +16,7 @@ endif
 demo: $(VENV)/.run
 	$(BIN)/kdiffhash study --quick --out demo-report
 
+# In a hurry: pytest -m "not slow and not network"
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 

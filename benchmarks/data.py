@@ -13,7 +13,7 @@ import numpy as np
 from common import arguments, interleaved, rates, report, table, with_interval
 
 from kdiffhash import KernelLDAHash, bootstrap_difference, load_views, roc
-from kdiffhash.datasets import Scene, build_scene, load_scene, sift_patches
+from kdiffhash.datasets import Scene, build_scene, describe_patches, load_scene
 from kdiffhash.preprocess import preprocess_rows
 
 
@@ -31,7 +31,7 @@ def measure_sift(repeats: int) -> list[dict]:
     scene = load_scene("brighton-beach")
     patches = np.asarray(scene.patches)
     times = interleaved(
-        {"plain": lambda: plain_loop(patches), "ours": lambda: sift_patches(patches, quiet=True)},
+        {"plain": lambda: plain_loop(patches), "ours": lambda: describe_patches(patches)},
         repeats,
     )
     rows = [
@@ -45,7 +45,7 @@ def measure_sift(repeats: int) -> list[dict]:
     ]
     for name in ("brighton-beach", "boruszyn", "castle-p30", "herz-jesus-p25"):
         scene = load_scene(name)
-        gap = np.abs(sift_patches(scene.patches, quiet=True).astype(int) - scene.descriptors)
+        gap = np.abs(describe_patches(scene.patches).astype(int) - scene.descriptors)
         rows.append(
             {
                 "what": "SIFT of a scene",
@@ -67,7 +67,7 @@ def measure_views() -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["KDIFFHASH_CACHE"] = folder
         start = time.perf_counter()
-        train, test = load_views(quiet=True)
+        train, test = load_views()
         seconds = time.perf_counter() - start
         sizes = {
             "n_patches": len(train) + len(test),
@@ -128,7 +128,7 @@ def measure_build() -> list[dict]:
     photos = Path(os.environ["KDIFFHASH_PHOTOS"]) / "herz-jesus-p8"
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        scene = build_scene(photos, Path(folder) / "scene", quiet=True)
+        scene = build_scene(photos, Path(folder) / "scene")
         seconds = time.perf_counter() - start
         meta = json.loads((scene.path / "meta.json").read_text())
         pairs, similar = scene.test_pairs()
@@ -201,7 +201,7 @@ def patches_table(found: dict[str, Any]) -> str:
         for row in rows_about(found, "SIFT of a scene")
     ]
     note = (
-        f"`sift_patches` describes {speed_row['n']:,} patches on two cores "
+        f"`describe_patches` describes {speed_row['n']:,} patches on two cores "
         f"{speed_row['ratio_to_plain_loop']:.2f} times as quickly as a plain loop over OpenCV."
     )
     header = ["scene", "sheets", "rows equal to `sift.npy`", "median distance (length 512)"]

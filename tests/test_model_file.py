@@ -213,10 +213,10 @@ except OSError as error:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("path", sorted(KEPT.glob("model_v*.safetensors")), ids=lambda p: p.stem)
-def test_kept_files_of_old_formats_stay_readable(path):
-    kept = np.load(path.with_suffix(".npz"))
-    hasher = kdiffhash.load(path)
+@pytest.mark.parametrize("name", ["model_v1"])
+def test_kept_files_of_old_formats_stay_readable(name):
+    kept = np.load(KEPT / f"{name}.npz")
+    hasher = kdiffhash.load(KEPT / f"{name}.safetensors")
     np.testing.assert_allclose(hasher.project(kept["rows"]), kept["projections"], atol=1e-4)
 
 

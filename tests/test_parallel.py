@@ -97,8 +97,11 @@ def test_a_child_forked_while_blas_is_limited_can_limit_it_too():
 
 def test_numbers_of_threads():
     assert n_threads(3) == 3
-    assert n_threads(None) >= 1
+    if hasattr(os, "sched_getaffinity") and "NUMBA_NUM_THREADS" not in os.environ:
+        assert n_threads(None) == len(os.sched_getaffinity(0))
     assert n_threads(-1) == n_threads(None)
+    assert n_threads(-2) == max(1, n_threads(None) - 1)
+    assert n_threads(-1000) == 1
     with pytest.raises(ValueError, match="must not be 0"):
         n_threads(0)
 

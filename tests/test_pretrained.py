@@ -90,6 +90,7 @@ def test_what_is_unknown_is_refused():
 
 
 @pytest.mark.parametrize("name", ["herz-jesus-p25", "castle-p30"])
+@pytest.mark.slow
 def test_on_scenes_that_it_has_not_seen(scenes, name):
     scene = load_scene(name)
     pairs, similar = scene.test_pairs()

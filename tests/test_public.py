@@ -6,6 +6,8 @@ import tomllib
 import venv
 from pathlib import Path
 
+import pytest
+
 import kdiffhash
 
 ROOT = Path(__file__).parent.parent
@@ -74,6 +76,8 @@ def test_every_extra_is_in_all():
     assert {f"kdiffhash[{name}]" for name in extras if name not in tools} <= set(extras["all"])
 
 
+@pytest.mark.slow
+@pytest.mark.network
 def test_the_wheel_works_in_an_empty_environment(tmp_path):
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)

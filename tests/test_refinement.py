@@ -260,6 +260,7 @@ def test_pairs_of_refinement_span_groups_where_that_is_asked_for(monkeypatch):
 
     monkeypatch.setattr("kdiffhash.hashers.closed_form.refine", look)
     LDAHash(4, refine=5, random_state=0).fit(X, y, groups)
+    assert len(seen[0]) == 300  # five of the six pairs of each thing
     place = {row.tobytes(): i for i, row in enumerate(X)}
     for left, right in seen[0]:
         a, b = place[left.tobytes()], place[right.tobytes()]

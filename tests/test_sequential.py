@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import SequentialMatcher, hamming
+from kdiffhash.sequential import _log_likelihood_ratio
 
 
 def make_pairs(n, seed, n_bits=256, low=0.02, high=0.3):
@@ -26,18 +27,30 @@ def matcher():
     return SequentialMatcher(fpr=1e-3).fit(*make_pairs(20_000, 0))
 
 
+def read_bit_after_bit(matcher, codes, pairs):
+    """What the matcher's thresholds say of pairs, and how many bits that takes."""
+    bits = np.unpackbits(codes, axis=1)
+    n_bits = bits.shape[1]
+    similar, bits_read = [], []
+    for i, j in pairs:
+        differing = np.cumsum(bits[i] != bits[j])
+        for accept, reject, end in zip(
+            matcher.accept_, matcher.reject_, range(32, n_bits + 32, 32)
+        ):
+            distance = differing[min(end, n_bits) - 1]
+            if distance <= accept or distance >= reject:
+                break
+        similar.append(distance <= accept)
+        bits_read.append(min(end, n_bits))
+    return np.array(similar), np.array(bits_read)
+
+
 def test_decisions_are_those_of_reading_bit_after_bit(matcher):
     codes, pairs, _ = make_pairs(300, 1)
     found = matcher.decide(codes, codes, pairs)
-    bits = np.unpackbits(codes, axis=1)
-    for (i, j), similar, read in zip(pairs, *found):
-        differing = np.cumsum(bits[i] != bits[j])
-        for part in range(8):
-            distance = differing[32 * part + 31]
-            if distance <= matcher.accept_[part] or distance >= matcher.reject_[part]:
-                break
-        assert similar == (distance <= matcher.accept_[part])
-        assert read == 32 * (part + 1)
+    similar, bits_read = read_bit_after_bit(matcher, codes, pairs)
+    np.testing.assert_array_equal(found.similar, similar)
+    np.testing.assert_array_equal(found.bits_read, bits_read)
 
 
 def test_rates_hold_on_new_pairs_and_few_bits_are_read(matcher):
@@ -103,13 +116,37 @@ def test_bad_input_is_explained(matcher):
 )
 def test_codes_of_any_quality_are_learned_from(n_bits, noise):
     codes, pairs, similar = make_pairs(1000, 4, n_bits=n_bits, low=noise, high=noise)
-    matcher = SequentialMatcher(fpr=0.01).fit(codes, pairs, similar)
-    found = matcher.decide(codes, codes, pairs)
-    assert found.similar[~similar].mean() <= 0.01
-    assert matcher.expected_.fnr == pytest.approx(1 - found.similar[similar].mean())
-    assert matcher.expected_.fnr <= matcher.expected_.whole_fnr + 0.01
-    assert found.bits_read.max() <= n_bits
-    assert matcher.expected_.bits_similar == pytest.approx(found.bits_read[similar].mean())
+    expected = (matcher := SequentialMatcher(fpr=0.01).fit(codes, pairs, similar)).expected_
+    found, bits_read = read_bit_after_bit(matcher, codes, pairs)
+    assert expected.fpr == pytest.approx(found[~similar].mean())
+    assert expected.fpr <= 0.01
+    assert expected.fnr == pytest.approx(1 - found[similar].mean())
+    assert expected.bits_similar == pytest.approx(bits_read[similar].mean())
+    assert expected.bits_dissimilar == pytest.approx(bits_read[~similar].mean())
+    distances = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
+    largest = np.sort(distances[~similar])[int(0.01 * (~similar).sum())] - 1
+    assert expected.fnr <= (distances[similar] > largest).mean() + 0.01
+
+
+def test_the_likelihood_ratio_is_that_of_known_distributions():
+    """Binomial distances: the log of their ratio falls by a known step from one to the next."""
+    rng = np.random.default_rng(0)
+    similar = np.arange(400_000) < 150_000  # their number plays no part
+    distances = rng.binomial(32, np.where(similar, 0.2, 0.5)).astype(np.int32)
+    found = _log_likelihood_ratio(distances, similar, 32)
+    steps = np.arange(33)
+    wanted = steps * np.log(0.2 / 0.5) + (32 - steps) * np.log(0.8 / 0.5)
+    np.testing.assert_allclose(found[7:16], wanted[7:16], atol=0.25)  # where both kinds are
+    assert (np.diff(found) <= 0).all()
+    spread = np.where(similar, rng.integers(0, 33, 400_000), distances).astype(np.int32)
+    valley = _log_likelihood_ratio(spread, similar, 32)  # without its rise on the far side
+    assert (np.diff(valley) <= 0).all()
+    assert valley[0] > 5
+    assert valley[-1] == valley[-5] < 0
+    apart = _log_likelihood_ratio(np.where(similar, 3, 20).astype(np.int32), similar, 32)
+    assert (np.diff(apart) <= 0).all()
+    assert apart[3] > 5
+    assert apart[20] < -5
 
 
 def test_groups_widen_what_is_expected_of_a_new_one():

@@ -84,8 +84,7 @@ def calibrate(
 
 def clopper_pearson(hits: int, n: int, tail: float) -> tuple[float, float]:
     """Exact interval of a rate, with `tail` left out on either side."""
-    from scipy.stats import beta
+    from scipy.stats import binomtest
 
-    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
+    exact = binomtest(hits, n).proportion_ci(1 - 2 * tail, method="exact")
+    return float(exact.low), float(exact.high)

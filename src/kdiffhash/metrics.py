@@ -60,11 +60,7 @@ class Roc:
     @property
     def eer(self) -> float:
         """Equal-error rate: where false-positive and false-negative rate meet."""
-        gap = self.fpr - (1 - self.tpr)  # rises from -1 to 1
-        after = int(np.argmax(gap >= 0))
-        before = after - 1
-        share = -gap[before] / (gap[after] - gap[before])
-        return float(self.fpr[before] + share * (self.fpr[after] - self.fpr[before]))
+        return float(np.interp(0, self.fpr + self.tpr - 1, self.fpr))  # rises from -1 to 1
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class Model:
             Which of ``basis_`` and ``directions_`` to write as float16, which must hold them
             exactly; the model that is read is the same.
         """
+        name = type(self).__name__
+        if name not in _MODULE_OF or find_class(name) is not type(self):
+            raise ValueError(f"{name} is not one of kdiffhash's own classes")
         write_model_file(path, *self._to_file(), half)
 
     @classmethod
@@ -116,8 +119,6 @@ def write_model_file(
     """Write header and arrays with a checksum, what `half` names as float16."""
     from safetensors.numpy import save as to_bytes
 
-    if header["class"] not in _MODULE_OF:
-        raise ValueError(f"{header['class']} is not one of kdiffhash's own classes")
     header = {"format": 2 if half else 1, **header}
     arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     for name in _HALVES & set(half) & arrays.keys():

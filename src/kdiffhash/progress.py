@@ -1,61 +1,59 @@
-"""Progress of long work: shown on a terminal, nothing in a pipe."""
+"""Progress of long work: drawn on a terminal where it is asked for, nothing in a pipe."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_taken = False  # whether a bar is on the terminal, or somebody wants none there
+_wanted = False  # whether progress is shown without `verbose`
+_drawn = False  # whether a bar is on the terminal
 
 
 @contextmanager
-def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
+def shown() -> Iterator[None]:
+    """Show the progress of everything that runs inside, as the command line does."""
+    global _wanted
+    before, _wanted = _wanted, True
+    try:
+        yield
+    finally:
+        _wanted = before
+
+
+@contextmanager
+def progress(
+    total: int | None, what: str, verbose: bool = False
+) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; call the result with the number of steps done.
 
-    What shows progress inside, or inside of something quiet, stays silent.
+    It is drawn if `verbose`, or inside of `shown`; inside of another bar it is not.
     """
-    with _bar(quiet) as bar:
-        if bar is None:
-            yield lambda done: None  # noqa: ARG005
-            return
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
-
-
-@contextmanager
-def waiting(what: str, quiet: bool) -> Iterator[None]:
-    """A spinner on standard error while something of unknown length runs."""
-    with _bar(quiet) as bar:
-        if bar is not None:
-            bar.add_task(what, total=None)
-        yield
-
-
-def is_shown(quiet: bool) -> bool:
-    """Whether progress would be seen."""
-    return not quiet and sys.stderr.isatty()
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Progress | None]:
-    global _taken
-    if _taken or not (quiet or is_shown(quiet)):
-        yield None
+    global _drawn
+    if _drawn or not is_shown(verbose):
+        yield lambda done: None  # noqa: ARG005
         return
-    _taken = True
-    try:
-        if quiet:
-            yield None
-        else:
-            with _make_bar() as bar:
-                yield bar
-    finally:
-        _taken = False
+    with _make_bar() as bar:
+        task = bar.add_task(what, total=total)
+        _drawn = True
+        try:
+            yield lambda done: bar.advance(task, done)
+        finally:
+            _drawn = False
+
+
+def waiting(what: str, verbose: bool = False) -> AbstractContextManager[object]:
+    """A spinner on standard error while something of unknown length runs."""
+    return progress(None, what, verbose)
+
+
+def is_shown(verbose: bool = False) -> bool:
+    """Whether progress would be seen."""
+    return (verbose or _wanted) and sys.stderr.isatty()
 
 
 def _make_bar() -> Progress:

@@ -124,7 +124,7 @@ def refine(
             "things; give pairs of several things, or y with fit_pairs, or refine=0"
         )
     learn, checks = _keep_aside(positives, shown, settings, rng)
-    with one_blas_thread(), progress(settings.steps, "refining", quiet=False) as advance:
+    with one_blas_thread(), progress(settings.steps, "refining") as advance:
         descending = _Descent(start, rows, settings, rng, n_jobs)
         best, least, fruitless = start, descending.error_of_bits(checks, things), 0
         for number in range(settings.steps):

@@ -331,6 +331,8 @@ def _log_likelihood_ratio(
     Counts alone say nothing where one kind has none, so a parabola is fitted to the log odds by
     logistic regression; beyond its top or bottom it is continued flat.
     """
+    from sklearn.linear_model import LogisticRegression
+
     counts = np.array(
         [np.bincount(distances[similar == flag], minlength=n_bits + 1) for flag in (True, False)],
         np.float64,
@@ -338,24 +340,12 @@ def _log_likelihood_ratio(
     counts /= np.maximum(counts.sum(axis=1, keepdims=True), 1)
     grid = np.arange(n_bits + 1) / n_bits
     basis = np.stack([np.ones_like(grid), grid, grid**2], axis=1)
-
-    def loss(weights: NDArray[np.float64]) -> float:
-        odds = basis @ weights
-        missed = counts[0] * np.logaddexp(0, -odds) + counts[1] * np.logaddexp(0, odds)
-        return float(missed.sum() + _SMOOTHING * weights @ weights / 2)
-
-    weights = np.zeros(3)
-    for _ in range(100):  # Newton's method with shorter steps where it goes too far
-        share = 1 / (1 + np.exp(-np.clip(basis @ weights, -60, 60)))
-        slope = basis.T @ (counts[0] * (1 - share) - counts[1] * share) - _SMOOTHING * weights
-        curve = (basis * (counts.sum(axis=0) * share * (1 - share))[:, None]).T @ basis
-        step = np.linalg.solve(curve + _SMOOTHING * np.eye(3), slope)
-        while loss(weights + step) > loss(weights) and np.abs(step).max() > 1e-9:
-            step /= 2
-        weights += step
-        if np.abs(step).max() < 1e-6:
-            break
-    constant, slope_at_0, bend = weights
+    model = LogisticRegression(
+        C=1 / _SMOOTHING, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=1000
+    )
+    kinds = np.repeat([True, False], len(grid))
+    model.fit(np.concatenate([basis, basis]), kinds, sample_weight=counts.ravel())
+    constant, slope_at_0, bend = model.coef_[0]
     turn = -slope_at_0 / (2 * bend) if bend else np.inf
     falling = np.maximum(grid, turn) if bend < 0 else np.minimum(grid, turn)
     return np.asarray(constant + falling * (slope_at_0 + bend * falling))

@@ -78,7 +78,9 @@ def test_the_whole_road(folder, run):
     assert run("info", path, "--json")["removed"] == 0
     assert run("verify", path, "--json")["damage"] == []
     assert "299" in run("info", path)
-    assert run("search", path, queries, "-k", 1)
+    lines = [line.split("│")[1:-1] for line in run("search", path, queries, "-k", 1).splitlines()]
+    table = [[int(cell) for cell in line] for line in lines if line and "query" not in line[0]]
+    assert table == [[0, 5, 0], [1, 6, 0], [2, 200, 0], [3, 8, 0]]  # 200 has the code of 7
 
 
 def test_reranking_on_the_command_line(folder, run):

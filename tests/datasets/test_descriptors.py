@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from skimage.feature import hog
 
-from kdiffhash.datasets import describe_patches, describe_scene, load_scene, sift_patches
+from kdiffhash.datasets import describe_patches, describe_scene, load_scene
 from kdiffhash.datasets.sheets import write_sheets
 
 
@@ -20,7 +20,7 @@ def test_sift_is_that_of_one_upright_keypoint(patches):
     sift, keypoint = cv2.SIFT_create(), cv2.KeyPoint(31.5, 31.5, 128 / 15, 0, 0, 257)
     one_by_one = np.concatenate([sift.compute(patch, [keypoint])[1] for patch in patches])
     for n_jobs in (1, 2):
-        descriptors = sift_patches(patches, n_jobs=n_jobs)
+        descriptors = describe_patches(patches, n_jobs=n_jobs)
         assert descriptors.dtype == np.uint8
         np.testing.assert_array_equal(descriptors, one_by_one)
 
@@ -33,7 +33,7 @@ def test_hog_is_that_of_scikit_image(patches):
 
 
 def test_no_patches_have_no_descriptors():
-    assert sift_patches(np.empty((0, 64, 64), np.uint8)).shape == (0, 128)
+    assert describe_patches(np.empty((0, 64, 64), np.uint8)).shape == (0, 128)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
     table = np.column_stack([np.arange(300) // 3, np.arange(300) % 3])
     np.savetxt(tmp_path / "info.txt", table, fmt="%d")
     scene = describe_scene(tmp_path)
-    np.testing.assert_array_equal(scene.descriptors, sift_patches(patches))
+    np.testing.assert_array_equal(scene.descriptors, describe_patches(patches))
     describe_scene(tmp_path, "hog")
     assert load_scene(tmp_path, "hog").descriptors.shape == (300, 288)
     (tmp_path / "hog.npy").write_bytes(b"PK junk")
@@ -68,11 +68,11 @@ def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
 
 def test_sift_of_real_scenes(scenes):
     scene = load_scene("brighton-beach")
-    np.testing.assert_array_equal(sift_patches(scene.patches), scene.descriptors)
+    np.testing.assert_array_equal(describe_patches(scene.patches), scene.descriptors)
     for name in ("boruszyn", "castle-p30", "herz-jesus-p25"):  # JPEG sheets
         scene = load_scene(name)
         some = np.random.default_rng(0).choice(len(scene), 1500, replace=False)
-        descriptors = sift_patches(scene.patches.take(np.sort(some))).astype(int)
+        descriptors = describe_patches(scene.patches.take(np.sort(some))).astype(int)
         gap = np.abs(descriptors - scene.descriptors[np.sort(some)])
         assert np.median(np.linalg.norm(gap, axis=1)) < 10  # of 512, the length of a descriptor
         assert gap.mean() < 0.5

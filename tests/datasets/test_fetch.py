@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from kdiffhash.datasets import FetchError, fetch, fetch_scene, find_scene, sift_patches
+from kdiffhash.datasets import FetchError, describe_patches, fetch, fetch_scene, find_scene
 from kdiffhash.datasets.sheets import write_sheets
 
 
@@ -105,7 +105,7 @@ def test_a_scene_is_fetched_unpacked_and_described(server, archive, patches, tmp
     server.content = archive
     scene = fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)
     np.testing.assert_array_equal(np.asarray(scene.patches), patches)
-    np.testing.assert_array_equal(scene.descriptors, sift_patches(patches))
+    np.testing.assert_array_equal(scene.descriptors, describe_patches(patches))
     assert scene.photos is None
     assert left_over(tmp_path) == []
     fetch_scene("mine", url=server.url, cache=tmp_path)  # it is there

@@ -106,7 +106,7 @@ def test_opening_a_scene_of_100_000_patches_reads_no_sheet(tmp_path):
         (tmp_path / f"patches{number:04d}.bmp").touch()  # reading one would be an error
     scene = load_scene(tmp_path)
     assert scene.patches.shape == (100_000, 64, 64)
-    with pytest.raises(ValueError, match=r"patches0195.bmp is not a whole BMP"):
+    with pytest.raises(ValueError, match=r"patches0195.bmp is not a picture"):
         scene.patches[50_000]
     with pytest.raises(FileNotFoundError, match="kdiffhash data describe"):
         _ = scene.descriptors

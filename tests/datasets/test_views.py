@@ -22,6 +22,7 @@ def rows_of(scene, name):
     return np.flatnonzero((scene.photos >= first) & (scene.photos <= last))
 
 
+@pytest.mark.slow
 def test_there_are_enough_patches_of_points_seen_in_different_views(views):
     assert len(views.train) + len(views.test) >= 20_000
     for scene in views:
@@ -33,6 +34,7 @@ def test_there_are_enough_patches_of_points_seen_in_different_views(views):
     assert not set(pictures(views.train)) & set(pictures(views.test))
 
 
+@pytest.mark.slow
 def test_left_and_right_patches_of_the_motorcycle_differ_by_the_disparity(views):
     rows = rows_of(views.test, "motorcycle_left.png")
     assert len(rows) >= 2000
@@ -52,6 +54,7 @@ def test_left_and_right_patches_of_the_motorcycle_differ_by_the_disparity(views)
         assert abs(y - y_right) <= max(1.5, 1.2 * sigma) + 0.01
 
 
+@pytest.mark.slow
 def test_it_is_the_same_every_time(views):
     rows = rows_of(views.test, "coins.png")
     rng = np.random.default_rng([recipe.VERSION, recipe.zlib.crc32(b"coins.png")])
@@ -94,6 +97,7 @@ def test_it_is_made_once_and_whole(tmp_path, monkeypatch):
     assert recipe.load_views().train.patches[0].any()  # made again
 
 
+@pytest.mark.slow
 def test_what_is_learned_on_training_pictures_beats_sift_on_test_pictures(views):
     pairs, similar = views.train.draw_pairs(random_state=0)
     hasher = KernelLDAHash(256, preprocess="hellinger", random_state=0)

@@ -42,6 +42,7 @@ from kdiffhash.engines.dask import (
 )
 
 DASK = [sys.executable, "-m", "dask"]
+pytestmark = pytest.mark.network
 
 
 class Cluster:
@@ -226,6 +227,7 @@ def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path
     np.testing.assert_array_equal(together.search(many, 2)[1], alone.search(many, 2)[1])
 
 
+@pytest.mark.slow
 def test_the_command_line_on_a_cluster(cluster, data, folder, tmp_path, command, monkeypatch):
     X, _ = data
     address = cluster.scheduler.address
@@ -300,6 +302,7 @@ def kill_one_that_works_on(client, task):
 
 
 @pytest.mark.parametrize("task", ["fit", "encode", "search"])
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(data, folder, tmp_path, task):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=500, n_bits=128)

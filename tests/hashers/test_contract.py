@@ -181,6 +181,15 @@ def test_pair_distance_and_score(fitted, things):
     assert 0.05 < fitted.score(X, y) <= 1  # chance is 0.01
 
 
+def found_at_one_percent(codes, y):
+    """Share of all similar pairs found at 1 % FPR, interpolated between whole distances."""
+    i, j = np.triu_indices(len(y), 1)
+    distances, similar = hamming(codes[i], codes[j]), y[i] == y[j]
+    edges = np.arange(-1, 8 * codes.shape[1] + 1)[:, None]
+    fpr, tpr = ((distances[kind] <= edges).mean(axis=1) for kind in (~similar, similar))
+    return np.interp(0.01, fpr, tpr)
+
+
 @every_hasher
 def test_pipeline_and_grid_search(hasher, things):
     X, y = things
@@ -188,19 +197,34 @@ def test_pipeline_and_grid_search(hasher, things):
     assert pipe.fit_transform(X, y).dtype == np.uint8
     search = GridSearchCV(clone(hasher), {"n_bits": [4, 8]}, cv=GroupKFold(2), error_score="raise")
     search.fit(X, y, groups=y)
-    assert search.best_params_["n_bits"] in (4, 8)
+    wanted = []
+    for n_bits in (4, 8):
+        for train, test in GroupKFold(2).split(X, y, y):
+            codes = clone(hasher).set_params(n_bits=n_bits).fit(X[train], y[train])
+            wanted.append(found_at_one_percent(codes.transform(X[test]), y[test]))
+    wanted = np.reshape(wanted, (2, 2)).mean(axis=1)
+    # The search scores pairs that it draws; here they are all pairs of the fold.
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], wanted, atol=0.03)
+    assert search.best_estimator_.n_bits_ == (4, 8)[search.cv_results_["mean_test_score"].argmax()]
 
 
-def test_calibrated_threshold_holds_on_new_things(fitted, things):
+@every_hasher
+def test_calibrated_threshold_holds_on_new_things(hasher, things):
     X, y = things
-    held_out = y >= 75
-    pairs, similar = draw_pairs(y[held_out], 400, 4000, random_state=2)
-    found = fitted.calibrate_threshold(X[held_out], pairs, similar, fpr=0.05)
-    fresh, flags = draw_pairs(y[~held_out], 10, 4000, random_state=3)
-    rate = np.mean(fitted.pair_distance(X[~held_out], fresh[~flags]) <= found.distance)
+    learn, calibrate, check = y < 50, (y >= 50) & (y < 100), y >= 100
+    fitted = clone(hasher).fit(X[learn], y[learn])
+    pairs, similar = draw_pairs(y[calibrate], 300, 4000, random_state=2)
+    found = fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=0.05)
+    codes = fitted.transform(X[calibrate])
+    distances = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
+    assert found.fpr == np.mean(distances[~similar] <= found.distance) <= 0.05
+    assert np.mean(distances[~similar] <= found.distance + 1) > 0.05
+    assert found.tpr == np.mean(distances[similar] <= found.distance)
+    fresh, flags = draw_pairs(y[check], 10, 4000, random_state=3)
+    rate = np.mean(fitted.pair_distance(X[check], fresh[~flags]) <= found.distance)
     assert rate < 0.1
     with pytest.raises(ValueError, match="cannot resolve"):
-        fitted.calibrate_threshold(X[held_out], pairs, similar, fpr=1e-4)
+        fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=1e-4)
 
 
 def test_wrong_rows_are_explained(fitted, things):

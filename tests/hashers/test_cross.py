@@ -104,10 +104,20 @@ def test_each_side_is_a_hasher_of_its_own(tmp_path):
 
 
 def test_rows_of_one_thing_are_no_pairs_that_do_not_match():
-    X, Y = make_views(300, 0)
-    ids = np.repeat(np.arange(150), 2)
-    cross = CrossDiffHash(4, n_negatives=1000, random_state=0).fit(X, Y, ids)
-    assert cross.x_.bit_fnr_.max() < 0.5
+    """Two things, a hundred rows each: a bit tells them apart, and only ids say that it should."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat(["cat", "dog"], 100)
+    X, Y = (np.where(ids == "cat", 1, -1)[:, None] + rng.normal(0, 0.1, (200, d)) for d in (4, 6))
+    told, untold = (
+        CrossDiffHash(1, n_negatives=4000, random_state=0).fit(X, Y, given) for given in (ids, None)
+    )
+    codes_x, codes_y = told.transform(X, Y)
+    assert len(np.unique(codes_x[:100])) == len(np.unique(codes_x[100:])) == 1
+    np.testing.assert_array_equal(codes_x, codes_y)
+    assert codes_x[0] != codes_x[100]
+    assert told.x_.bit_fnr_ == told.x_.bit_fpr_ == 0
+    # Without ids, half of the pairs drawn show one thing, and count as errors.
+    assert untold.x_.bit_fnr_ + untold.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
 
 
 def test_bad_input_is_explained():

@@ -51,6 +51,7 @@ def searches(draw):
 
 @given(searches(), st.integers(1, 80), st.sampled_from([1, 2, 3]))
 @settings(max_examples=1500, deadline=None)
+@pytest.mark.slow
 def test_the_nearest_are_those_of_brute_force(search, k, threads):
     index, codes, ids, queries, _ = search
     distances, found = index.search(queries, k, n_jobs=threads)
@@ -212,6 +213,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 def test_cpus_without_vector_instructions_find_the_same():
     env = {**os.environ, "NUMBA_CPU_NAME": "generic"}
     done = subprocess.run(

@@ -21,13 +21,13 @@ def code_count(path: Path) -> int:
     return len(open_shards(path))
 
 
-def code_blocks(path: Path, block: int, what: str, quiet: bool) -> Iterator[Any]:
+def code_blocks(path: Path, block: int, what: str) -> Iterator[Any]:
     """Codes from a file or folder, block by block, with a progress bar."""
     from ..progress import progress
     from ..shards import open_shards
 
     codes = open_shards(path)
-    with progress(len(codes), what, quiet) as advance:
+    with progress(len(codes), what) as advance:
         for some in codes.blocks(block):
             yield some
             advance(len(some))

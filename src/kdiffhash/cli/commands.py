@@ -114,8 +114,8 @@ def train(
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    learning = waiting(f"learning ({method.value})", as_json)
-    with nullcontext() if refine and not as_json else learning:  # refinement has a bar
+    # Refinement has a bar of its own.
+    with nullcontext() if refine else waiting(f"learning ({method.value})"):
         drawn: dict[str, int] = {}
         with _rows_of(source, data, descriptor, cluster) as rows:
             if method is Method.itq:
@@ -188,9 +188,9 @@ def encode(
     if out.suffix == ".npy":
         if cluster is not None:
             raise ValueError("with --cluster, codes go to a folder, a file a shard: --out FOLDER")
-        result = _encode_to_file(hasher, data, out, descriptor, as_json)
+        result = _encode_to_file(hasher, data, out, descriptor)
     elif out.suffix == "":
-        result = _encode_to_folder(hasher, data, out, descriptor, cluster, as_json)
+        result = _encode_to_folder(hasher, data, out, descriptor, cluster)
     else:
         raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
     seconds = time.perf_counter() - start
@@ -209,21 +209,19 @@ def encode(
     )
 
 
-def _encode_to_file(
-    hasher: Any, data: Path, out: Path, descriptor: str, quiet: bool
-) -> dict[str, Any]:
+def _encode_to_file(hasher: Any, data: Path, out: Path, descriptor: str) -> dict[str, Any]:
     from ..progress import progress
     from ..shards.codes import BLOCK, write_codes
-    from .inputs import iter_rows
+    from .inputs import shards_of
 
-    n_rows, blocks = iter_rows(data, BLOCK, descriptor)
-    with progress(n_rows, "encoding", quiet) as advance:
-        write_codes(hasher, blocks, n_rows, out, str(data), advance)
-    return {"rows": n_rows, "encoded": n_rows}
+    rows = shards_of([data], descriptor)
+    with progress(len(rows), "encoding") as advance:
+        write_codes(hasher, rows.blocks(BLOCK), len(rows), out, str(data), advance)
+    return {"rows": len(rows), "encoded": len(rows)}
 
 
 def _encode_to_folder(
-    hasher: Any, data: Path, out: Path, descriptor: str, cluster: str | None, quiet: bool
+    hasher: Any, data: Path, out: Path, descriptor: str, cluster: str | None
 ) -> dict[str, Any]:
     from ..progress import progress
     from ..shards.codes import shards_to_write, write_shard
@@ -232,7 +230,7 @@ def _encode_to_folder(
     rows = shards_of([data], descriptor)
     todo = shards_to_write(hasher, rows, out)
     n_todo = sum(len(shard) for shard, _ in todo)
-    with progress(n_todo, "encoding", quiet) as advance:
+    with progress(n_todo, "encoding") as advance:
         if cluster is None:
             for shard, target in todo:
                 advance(write_shard(hasher, shard, target))
@@ -277,7 +275,7 @@ def evaluate(
 
     hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
-    with waiting("measuring", as_json):
+    with waiting("measuring"):
         result = evaluate_model(
             hasher,
             read_data(data, labels, descriptor),

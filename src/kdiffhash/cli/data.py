@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .options import Jobs, Json, Seed
+from .output import show
 
 app = typer.Typer(
     help="Scenes to learn from: the published ones, or from your own photographs.",
@@ -16,21 +16,6 @@ app = typer.Typer(
 )
 
 SceneArgument = Annotated[Path, typer.Argument(help="A scene: folder or name.", metavar="SCENE")]
-
-
-class DescriptorKind(StrEnum):
-    """Descriptors that can be computed from patches."""
-
-    sift = "sift"
-    hog = "hog"
-
-
-class SheetKind(StrEnum):
-    """Files that patches are kept in."""
-
-    bmp = "bmp"
-    png = "png"
-    jpg = "jpg"
 
 
 @app.command()
@@ -52,11 +37,8 @@ def fetch(
 ) -> None:
     """Get a published scene and compute its SIFT descriptors; goes on after a break."""
     from ..datasets import fetch_scene
-    from .output import show
 
-    scene = fetch_scene(
-        name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs, quiet=as_json
-    )
+    scene = fetch_scene(name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs)
     show(_describe(scene), as_json)
 
 
@@ -74,14 +56,15 @@ def build(
     max_error: Annotated[
         float, typer.Option(help="Leave out points with a larger reprojection error (pixels).")
     ] = 2.0,
-    sheets: Annotated[SheetKind, typer.Option(help="Kind of the sheets.")] = SheetKind.bmp,
+    sheets: Annotated[
+        Literal["bmp", "png", "jpg"], typer.Option(help="Kind of the sheets.")
+    ] = "bmp",
     seed: Seed = 0,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Make a scene from your own photographs by structure from motion (COLMAP)."""
     from ..datasets import build_scene
-    from .output import show
 
     scene = build_scene(
         photos,
@@ -90,10 +73,9 @@ def build(
         database=database,
         min_photos=min_photos,
         max_error=max_error,
-        sheets=sheets.value,
+        sheets=sheets,
         random_state=seed,
         n_jobs=jobs,
-        quiet=as_json,
     )
     show(_describe(scene), as_json)
 
@@ -101,33 +83,28 @@ def build(
 @app.command()
 def describe(
     scene: SceneArgument,
-    kind: Annotated[DescriptorKind, typer.Option(help="Which.")] = DescriptorKind.sift,
+    kind: Annotated[Literal["sift", "hog"], typer.Option(help="Which.")] = "sift",
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Compute a descriptor of each patch and keep it in the scene's folder."""
     from ..datasets import describe_scene
-    from .output import show
 
-    made = describe_scene(scene, kind.value, n_jobs=jobs, quiet=as_json)
-    show(_describe(made), as_json)
+    show(_describe(describe_scene(scene, kind, n_jobs=jobs)), as_json)
 
 
 @app.command()
 def info(scene: SceneArgument, as_json: Json = False) -> None:
     """Tell what a scene holds."""
     from ..datasets import load_scene
-    from .output import show
 
     show(_describe(load_scene(scene)), as_json)
 
 
 def _describe(scene: Any) -> dict[str, Any]:
-    import json
-
     import numpy as np
 
-    from ..datasets.scene import MADE_BY
+    from ..datasets.scene import MADE_BY, read_meta
     from ..datasets.sheets import find_sheets
 
     descriptors = sorted(path.stem for path in scene.path.glob("*.npy") if path.is_file())
@@ -140,13 +117,8 @@ def _describe(scene: Any) -> dict[str, Any]:
         "descriptors": ", ".join(descriptors) or "none",
         "test_lists": ", ".join(sorted(path.name for path in scene.path.glob("m50_*.txt"))),
     }
-    meta = scene.path / "meta.json"
-    if meta.is_file():
-        try:
-            known = json.loads(meta.read_text())
-        except ValueError as error:
-            raise ValueError(f"{meta} is not JSON: {error}") from error
-        if isinstance(known, dict) and known.get("made_by") == MADE_BY and "photos_given" in known:
-            result["photos_placed"] = f"{len(known['photos'])} of {known['photos_given']}"
-            result["share_added_by_projection"] = known["share_added_by_projection"]
+    meta = read_meta(scene.path)
+    if meta.get("made_by") == MADE_BY and "photos_given" in meta:
+        result["photos_placed"] = f"{len(meta['photos'])} of {meta['photos_given']}"
+        result["share_added_by_projection"] = meta["share_added_by_projection"]
     return result

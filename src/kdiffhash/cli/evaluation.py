@@ -11,19 +11,11 @@ from numpy.typing import NDArray
 from ..codes import hamming, truncate
 from ..hashers import BaseHasher
 from ..metrics import Roc, bootstrap, roc
-from ..pairs import Pairs, Similar
 from ..preprocess import Preprocess
-from ..study.measure import euclidean
+from ..study.measure import RATES, euclidean
 from .inputs import Data, pairs_of
 
-_RATES: dict[str, tuple[Callable[[Roc], float], float]] = {
-    "fnr_at_1e-2": (lambda r: r.fnr_at(1e-2), 1e-2),
-    "fnr_at_1e-3": (lambda r: r.fnr_at(1e-3), 1e-3),
-    "fnr_at_1e-4": (lambda r: r.fnr_at(1e-4), 1e-4),
-    "fpr95": (lambda r: r.fpr95, 0),
-    "auc": (lambda r: r.auc, 0),
-    "eer": (lambda r: r.eer, 0),
-}
+_RATES: dict[str, Callable[[Roc], float]] = {**RATES, "eer": lambda curve: curve.eer}
 
 
 def evaluate_model(
@@ -36,8 +28,14 @@ def evaluate_model(
     n_resamples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Rates of the codes, of their prefixes and of the Euclidean distance of the rows."""
-    pairs, similar = _test_pairs(data, n_positives, n_negatives, drawn, seed)
+    """Rates of the codes, of their prefixes and of the Euclidean distance of the rows.
+
+    Positives are those of a scene's test list, unless pairs are to be drawn.
+    """
+    if data.scene is None or drawn:
+        pairs, similar = pairs_of(data, n_positives, n_negatives, False, seed)
+    else:
+        pairs, similar = data.scene.test_pairs(n_negatives, random_state=seed)
     used, members = np.unique(pairs, return_inverse=True)
     left, right = members.reshape(-1, 2).T
     rows = np.asarray(data.rows[used])
@@ -54,12 +52,15 @@ def evaluate_model(
         size = 8 * data.rows.dtype.itemsize * data.rows.shape[1]
         distances[name, size] = euclidean(rows, members.reshape(-1, 2), kind)
 
-    things = _things(data, pairs, similar)
+    things = None if data.labels is None else np.asarray(data.labels)[pairs]
+    if things is not None and np.any(things[similar, 0] != things[similar, 1]):
+        things = None  # pairs of the input's own, which labels do not explain
     table = []
     for (name, n_bits), values in distances.items():
         row: dict[str, Any] = {"method": name, "n_bits": n_bits}
-        for rate_name, (rate, wanted_fpr) in _RATES.items():
-            if wanted_fpr * (~similar).sum() < 3 and wanted_fpr:
+        for rate_name, rate in _RATES.items():
+            at = rate_name.removeprefix("fnr_at_")
+            if at != rate_name and float(at) * (~similar).sum() < 3:
                 row[rate_name] = None  # too few negatives to tell
             elif n_resamples and things is not None and rate_name in ("fnr_at_1e-3", "fpr95"):
                 interval = bootstrap(
@@ -70,11 +71,7 @@ def evaluate_model(
             else:
                 row[rate_name] = rate(roc(values, similar))
         table.append(row)
-    return {
-        "positives": int(similar.sum()),
-        "negatives": int((~similar).sum()),
-        "rows": table,
-    }
+    return {"positives": int(similar.sum()), "negatives": int((~similar).sum()), "rows": table}
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:
@@ -100,19 +97,3 @@ def readable(result: dict[str, Any]) -> dict[str, Any]:
         for row in result["rows"]
     ]
     return {**result, "rows": rows}
-
-
-def _test_pairs(
-    data: Data, n_positives: int, n_negatives: int, drawn: bool, seed: int
-) -> tuple[Pairs, Similar]:
-    """The positives of a scene's test list with drawn negatives, or pairs drawn from labels."""
-    if data.scene is None or drawn:
-        return pairs_of(data, n_positives, n_negatives, False, seed)
-    return data.scene.test_pairs(n_negatives, random_state=seed)
-
-
-def _things(data: Data, pairs: Pairs, similar: Similar) -> NDArray[Any] | None:
-    if data.labels is None:
-        return None
-    things = np.asarray(data.labels)[pairs]
-    return things if np.all(things[similar, 0] == things[similar, 1]) else None

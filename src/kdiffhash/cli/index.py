@@ -73,7 +73,7 @@ def build(
     with changing(out), replacing(out) as temporary:
         try:
             with HammingIndex.open(temporary, "a", n_bits=n_bits, model=made_by) as index:
-                n = _add_all(index, codes, ids, as_json)
+                n = _add_all(index, codes, ids)
         finally:
             lock_path(temporary).unlink(missing_ok=True)
     seconds = time.perf_counter() - start
@@ -95,7 +95,7 @@ def add(
 
     with HammingIndex.open(path, "a") as index:
         refuse_other_model(index, path, codes, model)
-        n = _add_all(index, codes, ids, as_json)
+        n = _add_all(index, codes, ids)
         show({"index": str(path), "added": n, "codes": len(index)}, as_json)
 
 
@@ -135,7 +135,7 @@ def search(
     found: list[tuple[Any, Any]] = []
     done = 0
     with _opened(path, queries, model, cluster) as index:
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             if projections is not None:
                 some = projections[done : done + len(block)]
                 options |= {"rerank_projections": some, "rerank_factor": rerank_factor}
@@ -192,7 +192,7 @@ def radius(
     distances: list[Any] = [np.empty(0, np.int32)]
     ids: list[Any] = [np.empty(0, np.int64)]
     with _opened(path, queries, model, cluster) as index:
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             found = index.search_radius(block, radius, **options)
             lims.append(found[0][1:] + lims[-1][-1])
             distances.append(found[1])
@@ -222,7 +222,7 @@ def duplicates(
     from ..progress import waiting
 
     check_out(out)
-    with HammingIndex.open(path) as index, waiting("comparing", as_json):
+    with HammingIndex.open(path) as index, waiting("comparing"):
         pairs, distances = index.pairs_within(radius, n_jobs=jobs)
         n_codes = len(index)
 
@@ -273,7 +273,7 @@ def compact(path: IndexArgument, as_json: Json = False) -> None:
     from .output import show
 
     before = path.stat().st_size
-    with HammingIndex.open(path, "a") as index, waiting("writing", as_json):
+    with HammingIndex.open(path, "a") as index, waiting("writing"):
         index.compact()
         n = len(index)
     result = {"index": str(path), "codes": n, "bytes_before": before, "bytes": path.stat().st_size}
@@ -287,7 +287,7 @@ def verify(path: IndexArgument, as_json: Json = False) -> None:
     from ..progress import waiting
     from .output import show
 
-    with waiting("reading", as_json):
+    with waiting("reading"):
         found = HammingIndex.verify(path)
     show({"index": str(path), "damage": found if as_json else "; ".join(found) or "none"}, as_json)
     if found:
@@ -304,7 +304,7 @@ def info(path: IndexArgument, as_json: Json = False) -> None:
         show({"index": str(path), **index.info()}, as_json)
 
 
-def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool) -> int:
+def _add_all(index: Any, codes: list[Path], ids: list[Path] | None) -> int:
     from ..codes import n_bytes
     from ..files import open_npy
 
@@ -324,7 +324,7 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, quiet: bool)
                 f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them"
             )
         done = 0
-        for block in code_blocks(path, _BATCH, f"adding {path.name}", quiet):
+        for block in code_blocks(path, _BATCH, f"adding {path.name}"):
             some = None if chosen is None else chosen[done : done + len(block)]
             try:
                 index.add(block, some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,13 @@ def is_scene(path: Path) -> bool:
 
 def shards_of(paths: list[Path], descriptor: str) -> Shards:
     """Inputs as the files that their rows lie in."""
-    files = [find_scene(path) / f"{descriptor}.npy" if is_scene(path) else path for path in paths]
+    files = []
+    for path in paths:
+        if is_scene(path):
+            scene = load_scene(path, descriptor)
+            _ = scene.descriptors  # says what is wrong with them
+            path = scene.path / f"{descriptor}.npy"
+        files.append(path)
     return Shards(tuple(shard for file in files for shard in open_shards(file.absolute()).files))
 
 
@@ -107,15 +112,6 @@ def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
         labels=numbered_apart(labels_of),
         groups=numbered_apart(groups_of) if len(groups_of) == len(parts) else None,
     )
-
-
-def iter_rows(path: Path, block: int, descriptor: str) -> tuple[int, Iterator[Array]]:
-    """Number of rows, and the rows in blocks, without reading a file as a whole."""
-    if is_scene(path):
-        rows = load_scene(path, descriptor).descriptors
-        return len(rows), (np.asarray(rows[i : i + block]) for i in range(0, len(rows), block))
-    shards = open_shards(path)
-    return len(shards), shards.blocks(block)
 
 
 def pairs_of(

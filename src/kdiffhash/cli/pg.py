@@ -53,7 +53,7 @@ def import_codes(
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
         store.create(n_bits, made_by)
-        for block in code_blocks(codes, _BATCH, "importing", as_json):
+        for block in code_blocks(codes, _BATCH, "importing"):
             numbers = np.arange(done, done + len(block))
             if chosen is not None:
                 numbers = np.asarray(chosen[done : done + len(block)])
@@ -89,7 +89,7 @@ def search(
     found: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
         refuse_other_model(store, f"the table {table!r}", [queries], model)
-        for block in code_blocks(queries, _QUERIES, "searching", as_json):
+        for block in code_blocks(queries, _QUERIES, "searching"):
             found.append(store.search(block, k, ef_search=ef_search))
     tell_nearest({"table": table}, found, queries, out, as_json)
 

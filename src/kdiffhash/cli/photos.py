@@ -135,14 +135,14 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Take in a folder of photographs; what has not changed since then is left as it is."""
+    from ..datasets.pictures import list_photos
     from ..progress import progress
     from ..vision import PhotoIndex
-    from ..vision.photo_index import list_photos
     from .output import show
 
     start = time.perf_counter()
     photos = PhotoIndex(index, features_of(model, bits, features, usual=128), size=size)
-    with progress(len(list_photos(folder)), "photographs", as_json) as advance:
+    with progress(len(list_photos(folder)), "photographs") as advance:
         done = photos.update(folder, advance=advance)
     show(
         {

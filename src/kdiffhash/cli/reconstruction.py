@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..progress import progress, waiting
+from .commands import check_writable
 from .options import Jobs, Json
+from .output import show
 
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
@@ -21,13 +23,6 @@ colmap = typer.Typer(
     no_args_is_help=True,
 )
 hloc = typer.Typer(help="Encode and match hloc's local features.", no_args_is_help=True)
-
-
-class DescriptorName(StrEnum):
-    """What the descriptors are, for the model that comes with the package."""
-
-    rootsift = "rootsift"
-    sift = "sift"
 
 
 Database = Annotated[Path, typer.Argument(help="A COLMAP database.", metavar="DATABASE")]
@@ -41,6 +36,7 @@ Model = Annotated[
     Path | None,
     typer.Option("--model", help="Your own model; by default that of the package, for SIFT."),
 ]
+DescriptorName = Literal["rootsift", "sift"]
 Descriptors = Annotated[
     DescriptorName,
     typer.Option("--descriptors", help="What the package's model is to take; COLMAP: rootsift."),
@@ -60,7 +56,7 @@ def colmap_match(
     pairs: Pairs = None,
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = DescriptorName.rootsift,
+    descriptors: Descriptors = "rootsift",
     ratio: Ratio = 0.74,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Find the geometry of each pair.")
@@ -75,24 +71,21 @@ def colmap_match(
 
     Matches and geometries of these pairs are replaced, all at once; nothing else is touched.
     """
-    from ..progress import progress, waiting
     from ..vision import colmap as engine
     from ..vision.image_pairs import image_pairs
-    from .commands import check_writable
-    from .output import show
 
     if keep is not None:
         check_writable(keep, database, option="--keep")
         if keep.exists():
             raise ValueError(f"--keep: {keep} is there already; name a new file, or remove it")
     seconds: dict[str, float] = {}
-    with _timed(seconds, "encoding"), waiting("encoding", as_json):
+    with _timed(seconds, "encoding"), waiting("encoding"):
         pictures = engine.read_pictures(database, _model(model, bits, descriptors))
     n_pairs = len(image_pairs([picture.name for picture in pictures], pairs))
-    with _timed(seconds, "matching"), progress(n_pairs, "matching", as_json) as advance:
+    with _timed(seconds, "matching"), progress(n_pairs, "matching") as advance:
         found = engine.match_pictures(pictures, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
     if verify:
-        with _timed(seconds, "verifying"), progress(n_pairs, "verifying", as_json) as advance:
+        with _timed(seconds, "verifying"), progress(n_pairs, "verifying") as advance:
             found = engine.verify_pairs(found, n_jobs=jobs, advance=advance)
     with _timed(seconds, "writing"):
         engine.write_matches(database, found, keep=keep)
@@ -114,23 +107,20 @@ def colmap_shrink(
     out: Annotated[Path, typer.Option("--out", "-o", help="The new database.")],
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = DescriptorName.rootsift,
+    descriptors: Descriptors = "rootsift",
     as_json: Json = False,
 ) -> None:
     """Write a copy of a COLMAP database with codes in place of descriptors.
 
     `kdiffhash colmap match` takes it with the same model and bits, and then COLMAP's mapper.
     """
-    from ..progress import waiting
     from ..vision.colmap import shrink_database
-    from .commands import check_writable
-    from .output import show
 
     check_writable(out)
     if out.exists():
         raise ValueError(f"{out} is there already; name a new database, or remove it first")
     hasher = _model(model, bits, descriptors)
-    with waiting("encoding", as_json):
+    with waiting("encoding"):
         shrink_database(database, out, hasher)
     sizes = {"bytes_before": database.stat().st_size, "bytes": out.stat().st_size}
     show({"database": str(out), "bits": hasher.n_bits_, **sizes}, as_json)
@@ -142,18 +132,15 @@ def hloc_encode(
     out: Annotated[Path, typer.Option("--out", "-o", help="The new features file.")],
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = DescriptorName.rootsift,
+    descriptors: Descriptors = "rootsift",
     as_json: Json = False,
 ) -> None:
     """Write a copy of a features file with codes in place of descriptors."""
-    from ..progress import waiting
     from ..vision.hloc import encode_features
-    from .commands import check_writable
-    from .output import show
 
     check_writable(out, features)
     hasher = _model(model, bits, descriptors)
-    with waiting("encoding", as_json):
+    with waiting("encoding"):
         n = encode_features(features, out, hasher)
     sizes = {"bytes_before": features.stat().st_size, "bytes": out.stat().st_size}
     show({"features": str(out), "images": n, "bits": hasher.n_bits_, **sizes}, as_json)
@@ -166,25 +153,22 @@ def hloc_match(
     pairs: Pairs = None,
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = DescriptorName.rootsift,
+    descriptors: Descriptors = "rootsift",
     ratio: Ratio = 0.74,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Match local features by codes, into a matches file as hloc's `match_features` writes it."""
-    from ..progress import waiting
     from ..vision.hloc import match_features
-    from .commands import check_writable
-    from .output import show
 
     check_writable(out, features)
     seconds: dict[str, float] = {}
-    with _timed(seconds, "all"), waiting("matching", as_json):
+    with _timed(seconds, "seconds"), waiting("matching"):
         found = match_features(
             features, out, _model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
         )
     summary = {"written": str(out), "pairs": len(found), "matches": sum(found.values())}
-    show({**summary, "seconds": round(seconds["all"], 2)}, as_json)
+    show({**summary, **seconds}, as_json)
 
 
 def _model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
@@ -192,7 +176,7 @@ def _model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> 
     from .. import BaseHasher, load_pretrained
 
     if path is None:
-        return load_pretrained(descriptors.value, n_bits=bits or 256)
+        return load_pretrained(descriptors, n_bits=bits or 256)
     hasher = BaseHasher.load(path)
     return hasher if bits is None else hasher.truncate(bits)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .options import Json, Seed
+from .output import show
 
 _SEVERAL = ("--train", "--test", "--methods", "--bits")
 
@@ -35,7 +36,6 @@ def study(
     """Repeat the paper's experiments on scenes (or the embedded set) and write a report."""
     from ..study import run_study
     from ..study.plan import LENGTHS
-    from .output import show
 
     results = run_study(
         out,
@@ -45,7 +45,6 @@ def study(
         lengths=bits or LENGTHS,
         first_look=quick,
         seed=seed,
-        quiet=as_json,
     )
     report = {
         "report": str((out / "index.html").resolve()),
@@ -75,37 +74,22 @@ def repeat_options(arguments: list[str]) -> list[str]:
 
 
 def _show_tables(results: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from ..study.report import headline, summary
 
-    console = Console()
     for part in summary(results):
-        table = Table(
-            title=f"FNR % at 0.1 % FPR, learned on {part['train']}, tested on {part['test']}",
-            header_style="bold",
-            title_justify="left",
-        )
-        table.add_column("method, bits", no_wrap=True)
-        for name in ["floats", *map(str, results.lengths)]:
-            table.add_column(name, justify="right", no_wrap=True)
+        rows = []
         for row in part["rows"]:
-            cells = [row["cells"].get(n if row["learned"] else -1) for n in results.lengths]
-            table.add_row(row["title"], _cell(row["cells"].get(0)), *map(_cell, cells))
-        console.print(table)
-    claims = Table(title="The paper's claims", header_style="bold", title_justify="left")
-    for name in ("verdict", "claim", "found"):
-        claims.add_column(name, no_wrap=name == "verdict")
-    for claim in results.extras["claims"]:
-        claims.add_row(
-            claim["verdict"].removesuffix(" by this data"), claim["claim"], claim["found"]
-        )
-    console.print(claims)
-    console.print(headline(results), highlight=False)
-
-
-def _cell(cell: Any) -> str:
-    if cell is None:
-        return ""
-    return f"{100 * cell['fnr'].value:.1f}"
+            cells = {n: f"{100 * cell['fnr'].value:.1f}" for n, cell in row["cells"].items()}
+            shown = {str(n) if n else "floats": cells.get(n, "") for n in (0, *results.lengths)}
+            rows.append({"FNR % at 0.1 % FPR": row["title"], **shown})
+        show({"learned on": part["train"], "tested on": part["test"], "rows": rows}, False)
+    rows = [
+        {
+            "verdict": claim["verdict"].removesuffix(" by this data"),
+            "claim of the paper": claim["claim"],
+            "found": claim["found"],
+        }
+        for claim in results.extras["claims"]
+    ]
+    show({"rows": rows}, False)
+    print(headline(results))

@@ -1,7 +1,7 @@
 """Data to learn from and to test on: patches around 3D points, and how to get them."""
 
 from .build import build_scene
-from .descriptors import describe_patches, describe_scene, sift_patches
+from .descriptors import describe_patches, describe_scene
 from .fetch import FetchError, fetch_scene
 from .scene import Scene, find_scene, load_scene
 from .sheets import PatchSheets
@@ -19,5 +19,4 @@ __all__ = [
     "find_scene",
     "load_scene",
     "load_views",
-    "sift_patches",
 ]

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..progress import progress
-from .descriptors import sift_patches
+from .descriptors import describe_patches
 from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
-from .pictures import read_grey
-from .reconstruct import Model, Photo, Places, list_photos, read_model, reconstruct
-from .scene import Scene, is_ours, load_scene, write_scene
+from .pictures import list_photos, read_grey
+from .reconstruct import Model, Photo, Places, read_model, reconstruct
+from .scene import MADE_BY, Scene, load_scene, read_meta, write_scene
 from .sheets import Pixels
 
 _NEIGHBOURS = 12  # points that tell about the surface around a point
@@ -49,7 +49,7 @@ def build_scene(
     sheets: str = "bmp",
     random_state: int = 0,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Make a scene in the published layout from a folder of photographs.
 
@@ -73,8 +73,8 @@ def build_scene(
         Seed of jitter and test lists.
     n_jobs : int, optional
         Threads.
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -88,14 +88,16 @@ def build_scene(
     rng = np.random.default_rng(random_state)
     if target.resolve() == source.resolve():
         raise ValueError("the scene needs a folder of its own, not that of the photographs")
-    if not is_ours(target):
+    if (target / "info.txt").exists() and read_meta(target).get("made_by") != MADE_BY:
         raise ValueError(f"{target} holds a scene that was not built here; choose another folder")
     if (model is None) != (database is None):
         raise ValueError("a COLMAP model and its database go together; give both or neither")
     names: list[str] | None = None
     if model is None or database is None:
-        names = list_photos(source)
-        model, database = reconstruct(source, names, target / "colmap", n_jobs=n_jobs, quiet=quiet)
+        names = _checked_photos(source)
+        model, database = reconstruct(
+            source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
+        )
     found = read_model(Path(model), Path(database), min_photos=min_photos, max_error=max_error)
     if len(found.places) < 2 * _NEIGHBOURS:
         raise ValueError(
@@ -104,37 +106,40 @@ def build_scene(
             "too little texture"
         )
     added = _missed_frames(found, rng)
-    all_points, all_photos, all_frames, all_patches, all_added = [], [], [], [], []
-    with progress(len(found.photos), "cutting patches", quiet) as advance:
+    cut = []
+    with progress(len(found.photos), "cutting patches", verbose) as advance:
         both = zip(found.photos, added, strict=True)
         for number, (photo, (more_points, more_frames)) in enumerate(both):
             image = _read_photo(source / photo.name, photo)
             points = np.concatenate([photo.points, more_points])
             frames = np.concatenate([photo.frames, more_frames])
-            whole = inside(corners(frames), image.shape).all(axis=1)
-            all_points.append(points[whole])
-            all_photos.append(np.full(int(whole.sum()), number))
-            all_added.append((np.arange(len(points)) >= len(photo.points))[whole])
-            all_frames.append(frames[whole])
-            all_patches.append(cut_patches(image, frames[whole]))
+            whole = np.flatnonzero(inside(corners(frames), image.shape).all(axis=1))
+            is_added = whole >= len(photo.points)
+            patches = cut_patches(image, frames[whole])
+            numbers = np.full(len(whole), number)
+            cut.append((points[whole], numbers, is_added, frames[whole], patches))
             advance(1)
-    points, order = _in_order(np.concatenate(all_points), np.concatenate(all_photos))
+    points, numbers, is_added, frames, patches = (
+        np.concatenate(parts) for parts in zip(*cut, strict=True)
+    )
+    order = np.lexsort((numbers, points))
+    order = order[np.bincount(points)[points[order]] >= 2]
     if not len(order):
         raise ValueError("no point has two patches that lie wholly inside photographs")
-    patches = np.concatenate(all_patches)[order]
+    points = np.unique(points[order], return_inverse=True)[1].astype(np.int64)
     write_scene(
         target,
-        patches,
+        patches[order],
         points,
-        np.concatenate(all_photos)[order],
-        descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=quiet),
-        frames=np.concatenate(all_frames)[order],
+        numbers[order],
+        descriptors=describe_patches(patches[order], n_jobs=n_jobs, verbose=verbose),
+        frames=frames[order],
         meta={
             "photos": [photo.name for photo in found.photos],
             "photos_given": len(found.photos) if names is None else len(names),
             "points": int(points.max()) + 1,
             "patches": len(points),
-            "share_added_by_projection": round(float(np.concatenate(all_added)[order].mean()), 3),
+            "share_added_by_projection": round(float(is_added[order].mean()), 3),
         },
         sheets=sheets,
         random_state=random_state,
@@ -142,13 +147,18 @@ def build_scene(
     return load_scene(target)
 
 
-def _in_order(
-    points: NDArray[np.int64], photos: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """New numbers of the points that have two patches, and the patches in their order."""
-    order = np.lexsort((photos, points))
-    order = order[np.bincount(points)[points[order]] >= 2]
-    return np.unique(points[order], return_inverse=True)[1].astype(np.int64), order
+def _checked_photos(folder: Path) -> list[str]:
+    """Names of the photographs in a folder, each of which was opened."""
+    found = list_photos(folder, inner=False)
+    paths = [path for path in found if path.suffix.lower() != ".webp"]  # COLMAP reads none
+    if len(paths) < 3:
+        raise ValueError(
+            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
+            "looked into); at least 3 that show the same things from different places are needed"
+        )
+    for path in paths:
+        read_grey(path)
+    return [path.name for path in paths]
 
 
 def _read_photo(path: Path, photo: Photo) -> Pixels:
@@ -179,8 +189,11 @@ def _missed_frames(
         visible = visible.copy()
         visible[photo.points] = False
         rows = np.flatnonzero(visible)
-        jitter = residuals[rng.integers(len(residuals), size=len(rows))]
-        out.append((rows, _shake(frames[rows], jitter)))
+        x, y, turn, growth = residuals[rng.integers(len(residuals), size=len(rows))].T
+        sigma = frames[rows, 3]
+        shaken = frames[rows] + np.column_stack([x * sigma, y * sigma, turn, 0 * turn])
+        shaken[:, 3] *= 2**growth
+        out.append((rows, shaken))
     return out
 
 
@@ -282,11 +295,9 @@ def _is_visible(
 def _derivative(photo: Photo, places: Places, tangent: NDArray[np.float64]) -> NDArray[np.float64]:
     """How pixels move with steps along the surface, shape (n, 2, 2)."""
     step = 1e-4 * np.abs(photo.depth(places))[:, None]
-    columns = []
-    for axis in range(2):
-        offset = step * tangent[:, :, axis]
-        columns.append((photo.project(places + offset) - photo.project(places - offset)) / 2 / step)
-    return np.stack(columns, axis=2)
+    offsets = [step * tangent[:, :, axis] for axis in (0, 1)]
+    ends = [(photo.project(places + one), photo.project(places - one)) for one in offsets]
+    return np.stack([(after - before) / 2 / step for after, before in ends], axis=2)
 
 
 def _residuals(
@@ -304,14 +315,6 @@ def _residuals(
     table = np.concatenate(rows)
     table = table[(np.abs(table[:, 2]) < np.pi / 6) & (np.abs(table[:, 3]) < 0.5)]
     return table if len(table) else np.zeros((1, 4))
-
-
-def _shake(frames: Frames, jitter: NDArray[np.float64]) -> Frames:
-    out = frames.copy()
-    out[:, :2] += jitter[:, :2] * frames[:, 3:]
-    out[:, 2] += jitter[:, 2]
-    out[:, 3] *= 2 ** jitter[:, 3]
-    return out
 
 
 def _unit(vectors: Places) -> Places:

@@ -20,7 +20,7 @@ Kind = Literal["sift", "hog"]
 
 
 def describe_patches(
-    patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, quiet: bool = False
+    patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> NDArray[Any]:
     """A descriptor of each patch.
 
@@ -34,8 +34,8 @@ def describe_patches(
         orientations, cells of 16 pixels, blocks of 2 x 2 cells: 288 float32.
     n_jobs : int, optional
         Threads; all cores by default.
-    quiet : bool
-        Show no progress bar on a terminal.
+    verbose : bool
+        Show a progress bar on a terminal.
 
     Returns
     -------
@@ -46,30 +46,18 @@ def describe_patches(
         raise ValueError(
             f"patches must be uint8 of shape (n, {PATCH}, {PATCH}), got {dtype} {shape}"
         )
-    if kind not in _MAKERS:
-        raise ValueError(f"kind must be one of {', '.join(_MAKERS)}, got {kind!r}")
-    make, width, out_dtype = _MAKERS[kind]
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+    describe, width, out_dtype = _KINDS[kind]
     out = np.empty((shape[0], width), out_dtype)
-    with progress(shape[0], kind, quiet) as advance:
+    with progress(shape[0], kind, verbose) as advance:
 
-        def worker() -> Callable[[int, int], None]:
-            describe = make()
+        def work(start: int, stop: int) -> None:
+            out[start:stop] = describe(np.asarray(patches[start:stop]))
+            advance(stop - start)
 
-            def work(start: int, stop: int) -> None:
-                out[start:stop] = describe(np.asarray(patches[start:stop]))
-                advance(stop - start)
-
-            return work
-
-        run_tiles(worker, shape[0], PER_SHEET, n_jobs)
+        run_tiles(lambda: work, shape[0], PER_SHEET, n_jobs)
     return out
-
-
-def sift_patches(
-    patches: Any, *, n_jobs: int | None = None, quiet: bool = False
-) -> NDArray[np.uint8]:
-    """SIFT of each patch, ``describe_patches(patches, "sift")``."""
-    return describe_patches(patches, "sift", n_jobs=n_jobs, quiet=quiet)
 
 
 def describe_scene(
@@ -77,42 +65,33 @@ def describe_scene(
     kind: Kind = "sift",
     *,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Write the descriptors of a scene's patches into its folder, and open it with them."""
     scene = open_scene(name, kind)
-    descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, quiet=quiet)
+    descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, verbose=verbose)
     with replacing(scene.path / f"{kind}.npy") as temporary, temporary.open("wb") as file:
         np.save(file, descriptors)
     return load_scene(scene.path, kind)
 
 
-def _make_sift() -> Callable[[Pixels], NDArray[np.uint8]]:
+def _sift(patches: Pixels) -> NDArray[np.uint8]:
     cv2 = need("cv2", "vision")
-    sift = cv2.SIFT_create()
     middle = (PATCH - 1) / 2
     # The octave field asks for the pyramid level of one octave up, layer 1, which fits the size.
     keypoint = cv2.KeyPoint(middle, middle, 2 * PATCH / WIDTH_IN_SIGMA, 0, 0, 257)
-
-    def describe(patches: Pixels) -> NDArray[np.uint8]:
-        # One call for many patches: Python's lock is taken once, so threads do not wait for it.
-        _, rows = sift.compute(list(patches), [[keypoint]] * len(patches))
-        return np.concatenate(rows).astype(np.uint8)  # whole numbers up to 255 already
-
-    return describe
+    # One call for many patches: Python's lock is taken once, so threads do not wait for it.
+    _, rows = cv2.SIFT_create().compute(list(patches), [[keypoint]] * len(patches))
+    return np.concatenate(rows).astype(np.uint8)  # whole numbers up to 255 already
 
 
-def _make_hog() -> Callable[[Pixels], NDArray[np.float32]]:
+def _hog(patches: Pixels) -> NDArray[np.float32]:
     hog = need("skimage.feature", "vision").hog
-
-    def describe(patches: Pixels) -> NDArray[np.float32]:
-        cells = {"pixels_per_cell": (16, 16), "cells_per_block": (2, 2)}
-        return np.stack([hog(patch, 8, **cells) for patch in patches]).astype(np.float32)
-
-    return describe
+    cells = {"pixels_per_cell": (16, 16), "cells_per_block": (2, 2)}
+    return np.stack([hog(patch, 8, **cells) for patch in patches]).astype(np.float32)
 
 
-_MAKERS: dict[str, tuple[Callable[[], Callable[[Pixels], NDArray[Any]]], int, type]] = {
-    "sift": (_make_sift, 128, np.uint8),
-    "hog": (_make_hog, 288, np.float32),
+_KINDS: dict[str, tuple[Callable[[Pixels], NDArray[Any]], int, type]] = {
+    "sift": (_sift, 128, np.uint8),
+    "hog": (_hog, 288, np.float32),
 }

@@ -19,15 +19,13 @@ import urllib.request
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
 
 from filelock import FileLock
 
 from ..errors import KdiffhashError
 from ..progress import progress
-from .cache import cache_folder
 from .descriptors import describe_scene
-from .scene import Scene, load_scene
+from .scene import Scene, cache_folder, load_scene
 
 _BLOCK = 1 << 18
 _TIMEOUT = 60.0  # seconds without a byte
@@ -35,22 +33,15 @@ _TRIES = 4
 _LARGEST = 8 << 30  # bytes of all files of an archive together; the largest known one has 2.6 GB
 
 
-class Published(NamedTuple):
-    """A published scene: where it is, and the MD5 sum of its archive."""
-
-    url: str
-    md5: str
-
-
 _2007 = "https://phototour.cs.washington.edu/patches/"
 _2011 = "http://matthewalunbrown.com/patchdata/"
-PUBLISHED = {
-    "trevi": Published(_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
-    "notredame-2007": Published(_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
-    "halfdome": Published(_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
-    "liberty": Published(_2011 + "liberty.zip", "fdd9152f138ea5ef2091746689176414"),
-    "notredame": Published(_2011 + "notredame.zip", "509eda8535847b8c0a90bbb210c83484"),
-    "yosemite": Published(_2011 + "yosemite.zip", "533b2e8eb7ede31be40abc317b2fd4f0"),
+PUBLISHED = {  # where a scene is, and the MD5 sum of its archive
+    "trevi": (_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
+    "notredame-2007": (_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
+    "halfdome": (_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
+    "liberty": (_2011 + "liberty.zip", "fdd9152f138ea5ef2091746689176414"),
+    "notredame": (_2011 + "notredame.zip", "509eda8535847b8c0a90bbb210c83484"),
+    "yosemite": (_2011 + "yosemite.zip", "533b2e8eb7ede31be40abc317b2fd4f0"),
 }
 
 
@@ -66,7 +57,7 @@ def fetch_scene(
     md5: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Scene:
     """Get a published scene, unless it is in the cache, and compute its SIFT descriptors.
 
@@ -85,8 +76,8 @@ def fetch_scene(
         Cache folder; by default KDIFFHASH_CACHE or the user's cache folder.
     n_jobs : int, optional
         Threads for the descriptors.
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -97,50 +88,43 @@ def fetch_scene(
     if name not in PUBLISHED and archive is None and url is None:
         raise ValueError(f"unknown scene {name!r}; known are {', '.join(PUBLISHED)}")
     if url is None and name in PUBLISHED:
-        url, md5 = PUBLISHED[name].url, md5 or PUBLISHED[name].md5
+        url, known = PUBLISHED[name]
+        md5 = md5 or known
     root = Path(cache) if cache is not None else cache_folder()
     folder = root / "scenes" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{name}.lock")):
-        if not (folder / "info.txt").is_file():
+        if (folder / "info.txt").is_file():
             if archive is not None:
-                _unpack_copy(Path(archive), md5, folder, quiet)
-            else:
-                _unpack_download(str(url), md5, root / "downloads" / f"{name}.zip", folder, quiet)
+                raise ValueError(f"{folder} is there already; remove it to unpack another archive")
         elif archive is not None:
-            raise ValueError(f"{folder} is there already; remove it to unpack another archive")
+            if not Path(archive).is_file():
+                raise FileNotFoundError(f"{archive} is not a file")
+            advice = "if you packed it yourself, give the scene another name"
+            _unpack(Path(archive), md5, advice, folder, verbose)
+        else:
+            target = root / "downloads" / f"{name}.zip"
+            _download(str(url), target, verbose)
+            try:
+                _unpack(target, md5, "it was removed, fetch it again", folder, verbose)
+            except FetchError:
+                target.unlink()  # what is no scene now is none the next time
+                raise
+            target.unlink()
         if not (folder / "sift.npy").is_file():
-            describe_scene(folder, n_jobs=n_jobs, quiet=quiet)
+            describe_scene(folder, n_jobs=n_jobs, verbose=verbose)
     return load_scene(folder)
 
 
-def _unpack_copy(archive: Path, md5: str | None, folder: Path, quiet: bool) -> None:
-    if not archive.is_file():
-        raise FileNotFoundError(f"{archive} is not a file")
-    _check_sum(archive, md5, "if you packed it yourself, give the scene another name")
-    _unpack(archive, folder, quiet)
-
-
-def _unpack_download(url: str, md5: str | None, target: Path, folder: Path, quiet: bool) -> None:
-    _download(url, target, quiet)
-    try:
-        _check_sum(target, md5, "it was removed, fetch it again")
-        _unpack(target, folder, quiet)
-    except FetchError:
-        target.unlink()  # what is no scene now is none the next time
-        raise
-    target.unlink()
-
-
-def _download(url: str, target: Path, quiet: bool) -> None:
+def _download(url: str, target: Path, verbose: bool) -> None:
     """Download a file; what an earlier try has left is gone on with."""
     if target.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
+    part, note = target.with_suffix(".part"), target.with_suffix(".etag")
     for attempt in range(_TRIES):
         try:
-            _download_rest(url, part, quiet)
+            _download_rest(url, part, note, verbose)
             break
         except (OSError, http.client.HTTPException) as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
@@ -149,28 +133,22 @@ def _download(url: str, target: Path, quiet: bool) -> None:
                     f"{url} cannot be had: {error}. If you have a copy: kdiffhash data fetch NAME "
                     "--from FILE.zip"
                 ) from error
-            if _is_local(error):
+            # A name of a file: this machine is at fault (a full disk, say), not the connection.
+            if not isinstance(error, urllib.error.URLError) and getattr(error, "filename", None):
                 raise
             if attempt == _TRIES - 1:
-                kept = part.stat().st_size if part.exists() and _validator_of(part).exists() else 0
+                kept = part.stat().st_size if part.exists() and note.exists() else 0
                 again = f"go on after the {kept} bytes that are kept" if kept else "try again"
                 raise FetchError(
                     f"{url}: the transfer broke off ({error}). Run the command again to {again}"
                 ) from error
             time.sleep(0.5 * 2**attempt)
     part.replace(target)
-    _validator_of(part).unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
 
 
-def _is_local(error: Exception) -> bool:
-    """Whether this machine is at fault (a full disk, say), where trying again is no use."""
-    remote = isinstance(error, urllib.error.URLError)
-    return isinstance(error, OSError) and not remote and error.filename is not None
-
-
-def _download_rest(url: str, part: Path, quiet: bool) -> None:
+def _download_rest(url: str, part: Path, note: Path, verbose: bool) -> None:
     """One try: ask for the bytes that are missing, if the file on the server is still the same."""
-    note = _validator_of(part)
     have = part.stat().st_size if part.exists() and note.exists() else 0
     headers = {"User-Agent": "kdiffhash", "Accept-Encoding": "identity"}
     if have:
@@ -180,84 +158,53 @@ def _download_rest(url: str, part: Path, quiet: bool) -> None:
             urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
         )
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is missing, or the file has become another
-            if error.headers["Content-Range"] == f"bytes */{have}":
-                return
-            part.unlink()
-            raise ConnectionError("the server's file has changed") from error
-        raise
+        if error.code != 416:
+            raise
+        if error.headers["Content-Range"] == f"bytes */{have}":
+            return  # nothing is missing
+        part.unlink()
+        raise ConnectionError("the server's file has changed") from error
     with answer:
         if answer.status != 206:
             have = 0
-        elif _first_byte(answer.headers["Content-Range"]) != have:
+        elif not (answer.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
             part.unlink()
             raise ConnectionError("the server sent another part than was asked for")
-        length = answer.headers["Content-Length"]
+        length, etag = answer.headers["Content-Length"], answer.headers["ETag"] or "W/"
         total = None if length is None else have + int(length)
-        etag = answer.headers["ETag"]
-        strong = etag if etag and not etag.startswith("W/") else None
-        validator = strong or answer.headers["Last-Modified"]
+        validator = answer.headers["Last-Modified"] if etag.startswith("W/") else etag
+        note.unlink(missing_ok=True)
         if validator:
             note.write_text(validator)
-        else:
-            note.unlink(missing_ok=True)
-        with part.open("ab" if have else "wb") as file:
-            _copy(answer, file, total, have, f"downloading {part.stem}", quiet)
-
-
-def _copy(
-    source: http.client.HTTPResponse,
-    file: IO[bytes],
-    total: int | None,
-    have: int,
-    what: str,
-    quiet: bool,
-) -> None:
-    with progress(total or 0, what, quiet or total is None) as advance:
-        advance(have)
-        while block := source.read1(_BLOCK):
-            try:
-                file.write(block)
-            except OSError as error:
-                error.filename = error.filename or file.name
-                raise
-            have += len(block)
-            advance(len(block))
+        shown = progress(total, f"downloading {part.stem}", verbose)
+        with part.open("ab" if have else "wb") as file, shown as advance:
+            advance(have)
+            while block := answer.read1(_BLOCK):
+                try:
+                    file.write(block)
+                except OSError as error:
+                    error.filename = error.filename or file.name
+                    raise
+                have += len(block)
+                advance(len(block))
     if total is not None and have < total:
         raise ConnectionError(f"{have} of {total} bytes came")
 
 
-def _validator_of(part: Path) -> Path:
-    return part.with_suffix(".etag")
-
-
-def _first_byte(content_range: str | None) -> int:
-    """The 5 of ``bytes 5-9/10``."""
-    try:
-        return int((content_range or "").removeprefix("bytes ").partition("-")[0])
-    except ValueError:
-        return -1
-
-
-def _check_sum(path: Path, md5: str | None, advice: str) -> None:
-    if md5 is None:
-        return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != md5.lower():
+def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: bool) -> None:
+    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest() if md5 else ""
+    if md5 and found != md5.lower():
         raise FetchError(
-            f"{path} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
+            f"{archive} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
             + advice
         )
-
-
-def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
-    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
     if folder.exists():
         raise ValueError(f"{folder} is there, but is not a scene; remove it")
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _extract(archive, unfinished, quiet)
+        _extract(archive, unfinished, verbose)
         infos = sorted(unfinished.rglob("info.txt"), key=lambda path: len(path.parts))
         if not infos:
             raise FetchError(f"{archive} is not a scene: it has no info.txt")
@@ -272,7 +219,7 @@ def _unpack(archive: Path, folder: Path, quiet: bool) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _extract(archive: Path, target: Path, quiet: bool) -> None:
+def _extract(archive: Path, target: Path, verbose: bool) -> None:
     broken = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
     locked = (NotImplementedError, RuntimeError)  # zipfile's for unknown packing, for passwords
     try:
@@ -280,12 +227,9 @@ def _extract(archive: Path, target: Path, quiet: bool) -> None:
             members = [member for member in file.infolist() if not member.is_dir()]
             _refuse_hostile(members, archive)
             size = sum(member.file_size for member in members)
-            with progress(size, f"unpacking {archive.name}", quiet) as advance:
+            with progress(size, f"unpacking {archive.name}", verbose) as advance:
                 for member in members:
-                    path = target / member.filename
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with file.open(member) as source, path.open("wb") as out:
-                        shutil.copyfileobj(source, out, _BLOCK)
+                    file.extract(member, target)
                     advance(member.file_size)
     except (*broken, *locked) as error:
         raise FetchError(f"{archive} is not a whole zip archive: {error}") from error

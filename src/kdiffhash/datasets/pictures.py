@@ -9,6 +9,18 @@ from numpy.typing import NDArray
 
 from ..extras import need
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
+
+
+def list_photos(root: Path, *, inner: bool = True) -> list[Path]:
+    """The photographs in a folder by name; `inner`: and those in folders inside it."""
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder of photographs")
+    named = (
+        path for path in root.glob("**/*" if inner else "*") if path.suffix.lower() in SUFFIXES
+    )
+    return sorted(path for path in named if path.is_file())
+
 
 def read_grey(path: Path, *, upright: bool = False) -> NDArray[np.uint8]:
     """The pixels of a picture as grey levels from 0 to 255; `upright`: turned as it says itself."""

@@ -11,12 +11,9 @@ import json
 import shutil
 import sqlite3
 import struct
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +23,8 @@ from numpy.typing import NDArray
 from ..extras import need
 from ..files import replacing
 from ..parallel import n_threads
-from ..progress import is_shown, progress, waiting
+from ..progress import waiting
 from .frames import Frames
-from .pictures import read_grey
-
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp"}
 
 Places = NDArray[np.float64]
 
@@ -70,23 +64,8 @@ class Model:
     places: Places
 
 
-def list_photos(folder: Path) -> list[str]:
-    """Names of the photographs in a folder, each of which was opened."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder of photographs")
-    names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
-    if len(names) < 3:
-        raise ValueError(
-            f"{folder} has {len(names)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
-            "looked into); at least 3 that show the same things from different places are needed"
-        )
-    for name in names:
-        read_grey(folder / name)
-    return names
-
-
 def reconstruct(
-    photos: Path, names: list[str], work: Path, *, n_jobs: int | None, quiet: bool
+    photos: Path, names: list[str], work: Path, *, n_jobs: int | None, verbose: bool
 ) -> tuple[Path, Path]:
     """Run structure from motion; the folder of the largest model, and the database."""
     pycolmap = need("pycolmap", "colmap")
@@ -103,8 +82,8 @@ def reconstruct(
         options.min_model_size = 3
         try:
             with _quiet_log(pycolmap):
-                _find_and_match(pycolmap, photos, names, database, threads, quiet)
-                with waiting("placing cameras", quiet):
+                _find_and_match(pycolmap, photos, names, database, threads, verbose)
+                with waiting("placing cameras", verbose):
                     pycolmap.incremental_mapping(database, photos, unfinished, options)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -155,19 +134,15 @@ def read_model(model: Path, database: Path, *, min_photos: int, max_error: float
     if not database.is_file():
         raise FileNotFoundError(f"{database} is not a COLMAP database: no such file")
     reconstruction = _open_model(model)
-    tracks: dict[int, list[tuple[int, int]]] = {}
-    for point_id, point in reconstruction.points3D.items():
-        if point.error <= max_error:
-            seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
-            if len({image_id for image_id, _ in seen}) >= min_photos:
-                tracks[point_id] = seen
-    ids = sorted(tracks)
-    places = np.array([reconstruction.points3D[i].xyz for i in ids]).reshape(-1, 3)
+    kept: list[Places] = []
     seen_by: dict[int, list[tuple[int, int]]] = {}
-    for row, point_id in enumerate(ids):
-        for image_id, keypoint in tracks[point_id]:
-            seen_by.setdefault(image_id, []).append((row, keypoint))
-    photos = []
+    for _, point in sorted(reconstruction.points3D.items(), key=lambda item: int(item[0])):
+        seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
+        if point.error <= max_error and len(dict(seen)) >= min_photos:
+            for image_id, keypoint in seen:
+                seen_by.setdefault(image_id, []).append((len(kept), keypoint))
+            kept.append(np.array(point.xyz))
+    places, photos = np.array(kept).reshape(-1, 3), []
     images = [reconstruction.images[i] for i in reconstruction.reg_image_ids()]
     for image in sorted(images, key=lambda image: image.name):
         rows, keypoints = np.array(seen_by.get(image.image_id, []), np.int64).reshape(-1, 2).T
@@ -191,20 +166,14 @@ def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
     gap = np.linalg.norm(photo.project(places[photo.points]) - photo.frames[:, :2], axis=1)
     order = np.lexsort((gap, photo.points))
     keep = order[np.unique(photo.points[order], return_index=True)[1]]
-    return Photo(
-        photo.name,
-        photo.camera,
-        photo.rotation,
-        photo.translation,
-        photo.frames[keep],
-        photo.points[keep],
-    )
+    return replace(photo, frames=photo.frames[keep], points=photo.points[keep])
 
 
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
     """Frames of some keypoints of a photograph, from its matrix of place and affine shape."""
     try:
-        with closing(sqlite3.connect(_read_only(database), uri=True)) as connection:
+        uri = f"{database.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
             found = connection.execute(
                 "SELECT k.rows, k.cols, k.data FROM keypoints k JOIN images i USING (image_id) "
                 "WHERE i.name = ?",
@@ -233,7 +202,7 @@ def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Fra
 
 
 def _find_and_match(
-    pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, quiet: bool
+    pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, verbose: bool
 ) -> None:
     extraction = pycolmap.FeatureExtractionOptions()
     matching = pycolmap.FeatureMatchingOptions()
@@ -241,12 +210,12 @@ def _find_and_match(
     extraction.use_gpu = matching.use_gpu = False
     mode = pycolmap.CameraMode.SINGLE if _one_camera(photos, names) else pycolmap.CameraMode.AUTO
     pycolmap.set_random_seed(0)
-    with _watching(database, "descriptors", len(names), "finding keypoints", quiet):
+    with waiting(f"finding keypoints in {len(names)} photographs", verbose):
         pycolmap.extract_features(
             database, photos, names, camera_mode=mode, extraction_options=extraction
         )
     n_pairs = len(names) * (len(names) - 1) // 2
-    with _watching(database, "two_view_geometries", n_pairs, "matching photographs", quiet):
+    with waiting(f"matching {n_pairs} pairs of photographs", verbose):
         pycolmap.match_exhaustive(database, matching)
 
 
@@ -279,58 +248,6 @@ def _same_photos(photos: Path, names: list[str], work: Path) -> None:
             f"{work} holds work on other photographs than those in {photos}; choose another --out "
             "or remove that folder"
         )
-
-
-# Run as a process of its own: two copies of SQLite in one process, Python's and COLMAP's, take each
-# other's locks away.
-_COUNT_ROWS = """
-import sqlite3, sys, time
-uri, table = sys.argv[1:]
-while True:
-    time.sleep(0.5)
-    try:
-        connection = sqlite3.connect(uri, uri=True)
-        print(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0], flush=True)
-        connection.close()
-    except sqlite3.Error:
-        pass  # not there yet, or being written to
-"""
-
-
-@contextmanager
-def _watching(database: Path, table: str, total: int, what: str, quiet: bool) -> Iterator[None]:
-    """Show how a table of the database grows while COLMAP fills it."""
-    if not is_shown(quiet):
-        yield
-        return
-    with progress(total, what, quiet) as advance:
-        command = [sys.executable, "-c", _COUNT_ROWS, _read_only(database), table]
-        counter = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-
-        def watch() -> None:
-            last = 0
-            for line in counter.stdout or ():
-                advance(int(line) - last)
-                last = int(line)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            counter.terminate()
-            counter.wait()
-            watcher.join()
-
-
-def _read_only(database: Path) -> str:
-    return f"{database.resolve().as_uri()}?mode=ro"
 
 
 @contextmanager

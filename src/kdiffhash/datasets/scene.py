@@ -26,10 +26,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 from ..files import open_npy
 from ..pairs import Pairs, Similar, draw_pairs
-from .cache import cache_folder
 from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
 
 MADE_BY = "kdiffhash"
@@ -165,10 +165,16 @@ class Scene:
         if wrong.any():
             line = int(np.flatnonzero(wrong.any(axis=1))[0])
             raise ValueError(
-                f"{path}, line {_line_of_row(path, line)}: patch {pairs[line].tolist()} of point "
-                f"{points[line].tolist()} does not fit info.txt ({len(self.points)} patches)"
+                f"{path}, line {_filled_lines(path)[line][0]}: patch {pairs[line].tolist()} of "
+                f"point {points[line].tolist()} does not fit info.txt ({len(self.points)} patches)"
             )
         return pairs, points[:, 0] == points[:, 1]
+
+
+def cache_folder() -> Path:
+    """The folder that KDIFFHASH_CACHE names, or the user's cache folder of this system."""
+    chosen = os.environ.get("KDIFFHASH_CACHE")
+    return Path(chosen).expanduser() if chosen else user_cache_path("kdiffhash", appauthor=False)
 
 
 def find_scene(name: str | os.PathLike[str]) -> Path:
@@ -184,9 +190,9 @@ def find_scene(name: str | os.PathLike[str]) -> Path:
     if root and (Path(root) / name / "info.txt").is_file():
         return Path(root) / name
     if os.fspath(name) in ("views-train", "views-test"):
-        from .views import make_views
+        from .views import load_views
 
-        return make_views() / name
+        return load_views().train.path.with_name(str(name))
     fetched = cache_folder() / "scenes" / name
     if (fetched / "info.txt").is_file():
         return fetched
@@ -279,15 +285,13 @@ def write_scene(
         shutil.rmtree(new, ignore_errors=True)
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether a folder has no scene, or one that was made here and may be made again."""
-    if not (folder / "info.txt").exists():
-        return True
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What `meta.json` tells of a scene; nothing where there is none that can be read."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(meta, dict) and meta.get("made_by") == MADE_BY
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _deal(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -315,13 +319,9 @@ def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty file
+            columns, encoding = range(n_columns), "utf-8-sig"
             table: NDArray[np.int64] = np.loadtxt(
-                path,
-                np.int64,
-                comments=None,
-                usecols=range(n_columns),
-                ndmin=2,
-                encoding="utf-8-sig",
+                path, np.int64, comments=None, usecols=columns, ndmin=2, encoding=encoding
             )
     except (ValueError, OverflowError):
         raise _what_is_wrong(path, n_columns) from None
@@ -330,22 +330,18 @@ def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
     return table
 
 
-def _line_of_row(path: Path, row: int) -> int:
-    """The line that a row of the table stands on, counting blank lines, from 1."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        filled = (number for number, line in enumerate(file, 1) if line.strip())
-        return next(number for i, number in enumerate(filled) if i == row)
+def _filled_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines that are not blank, each with its number from 1."""
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _what_is_wrong(path: Path, n_columns: int) -> ValueError:
     """The first line of a file that does not start with whole numbers."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            words = line.split()[:n_columns]
-            right = all(re.fullmatch(r"[+-]?\d{1,18}", word) for word in words)
-            if words and (len(words) < n_columns or not right):
-                return ValueError(
-                    f"{path}, line {number}: {n_columns} whole numbers wanted, got "
-                    f"{line.strip()[:80]!r}"
-                )
+    for number, line in _filled_lines(path):
+        words = line.split()[:n_columns]
+        right = all(re.fullmatch(r"[+-]?\d{1,18}", word) for word in words)
+        if len(words) < n_columns or not right:
+            wanted = f"{n_columns} whole numbers wanted, got {line[:80]!r}"
+            return ValueError(f"{path}, line {number}: {wanted}")
     return ValueError(f"{path} is not a table of whole numbers")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import struct
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -52,8 +50,7 @@ class PatchSheets:
     ) -> None:
         self._files = files
         self._rows = np.arange(n_patches) if rows is None else rows
-        self._sheets: OrderedDict[int, Pixels] = OrderedDict()
-        self._lock = Lock()
+        self._sheet = lru_cache(_KEPT)(lambda number: read_sheet(files[number]))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -87,18 +84,6 @@ class PatchSheets:
             grid = self._sheet(number).reshape(PER_SIDE, PATCH, PER_SIDE, PATCH)
             out[mine] = grid[place // PER_SIDE, :, place % PER_SIDE]
         return out
-
-    def _sheet(self, number: int) -> Pixels:
-        with self._lock:
-            if number in self._sheets:
-                self._sheets.move_to_end(number)
-                return self._sheets[number]
-        pixels = read_sheet(self._files[number])
-        with self._lock:
-            self._sheets[number] = pixels
-            while len(self._sheets) > _KEPT:
-                self._sheets.popitem(last=False)
-        return pixels
 
 
 def is_sheet(name: str) -> bool:
@@ -151,26 +136,14 @@ def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
 
 def _map_bmp(path: Path) -> Pixels | None:
     """A BMP file of 8 bits a pixel with a plain grey palette, as a memory map; None if other."""
-    with path.open("rb") as file:
-        head = file.read(54)
-        if len(head) < 54 or head[:2] != b"BM":
-            raise ValueError(f"{path} is not a whole BMP file")
-        (offset,) = struct.unpack_from("<I", head, 10)
-        head_size, width, height, _, depth, compression = struct.unpack_from("<IiiHHI", head, 14)
-        (n_colours,) = struct.unpack_from("<I", head, 46)
-        if (width, abs(height), depth, compression) != (SIDE, SIDE, 8, 0):
-            return None
-        file.seek(14 + head_size)
-        palette = np.frombuffer(file.read(4 * (n_colours or 256)), np.uint8)
-        size = file.seek(0, os.SEEK_END)
-    if offset < 14 + head_size + 1024:
-        return None
-    if size < offset + SIDE * SIDE:
-        raise ValueError(
-            f"{path} is truncated: {size} bytes of {offset + SIDE * SIDE}; get it again"
-        )
-    grey = np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(256, 3)
-    if palette.size != 1024 or not np.array_equal(palette.reshape(256, 4)[:, :3], grey):
-        return None
-    pixels = np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))
-    return pixels[::-1] if height > 0 else pixels
+    try:
+        with need("PIL.Image", "vision").open(path) as image:  # reads the head alone
+            (coder, _, offset, (mode, _, direction)), *more = image.tile
+            if (image.size, image.mode, coder, mode, more) != ((SIDE, SIDE), "L", "raw", "L", []):
+                return None
+    except OSError:
+        return None  # decoding it tells what is wrong
+    try:
+        return np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))[::direction]
+    except ValueError as error:
+        raise ValueError(f"{path} is truncated; get it again") from error

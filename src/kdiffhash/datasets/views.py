@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from ..extras import need
 from ..parallel import run
 from ..progress import progress
-from .cache import cache_folder
-from .descriptors import sift_patches
+from .descriptors import describe_patches
 from .frames import (
     Frames,
     angle_between,
@@ -40,7 +39,7 @@ from .frames import (
     nearest,
 )
 from .pictures import read_grey
-from .scene import Scene, load_scene, write_scene
+from .scene import Scene, cache_folder, load_scene, write_scene
 from .sheets import Pixels
 
 VERSION = 1  # of the recipe; another one is kept in another folder
@@ -75,7 +74,7 @@ class _Patches(NamedTuple):
     frames: Frames
 
 
-def load_views(*, n_jobs: int | None = None, quiet: bool = False) -> Views:
+def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     """The embedded set: real pictures in new views, more than 20,000 patches, no download.
 
     It is made when it is first asked for, which takes about half a minute, and kept in the cache
@@ -87,26 +86,22 @@ def load_views(*, n_jobs: int | None = None, quiet: bool = False) -> Views:
     train, test : Scene
         Scenes that share no picture; a `photo` of theirs is one view of one picture.
     """
-    folder = make_views(n_jobs=n_jobs, quiet=quiet)
-    return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
-
-
-def make_views(*, n_jobs: int | None = None, quiet: bool = False) -> Path:
-    """Make the embedded set unless it is in the cache; the folder of its two scenes."""
     folder = cache_folder() / f"views-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):  # others wait and then find it made
         if not _is_whole(folder):
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
-                with progress(len(TRAIN) + len(TEST), "making the embedded set", quiet) as advance:
+                with progress(
+                    len(TRAIN) + len(TEST), "making the embedded set", verbose
+                ) as advance:
                     _write_part(unfinished / "views-train", TRAIN, n_jobs, advance)
                     _write_part(unfinished / "views-test", TEST, n_jobs, advance)
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+    return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -128,23 +123,19 @@ def _write_part(
 
     run([partial(make, name) for name in names], n_jobs)
     parts = [made[name] for name in names]
-    points, photos, n_points, n_photos = [], [], 0, 0
-    for part in parts:
-        points.append(part.points + n_points)
-        photos.append(part.photos + n_photos)
-        n_points += int(part.points.max()) + 1
-        n_photos += _N_VIEWS
+    n_points = np.cumsum([0, *(part.points.max() + 1 for part in parts)])
+    n_photos = _N_VIEWS * np.arange(len(parts))
     patches = np.concatenate([part.patches for part in parts])
     pictures = [
         {"file": name, "source": _source(name).parent.parent.name, "photos": [i, i + _N_VIEWS - 1]}
-        for name, i in zip(names, range(0, n_photos, _N_VIEWS))
+        for name, i in zip(names, n_photos.tolist())
     ]
     write_scene(
         folder,
         patches,
-        np.concatenate(points),
-        np.concatenate(photos),
-        descriptors=sift_patches(patches, n_jobs=n_jobs, quiet=True),
+        np.concatenate([part.points + n for part, n in zip(parts, n_points)]),
+        np.concatenate([part.photos + n for part, n in zip(parts, n_photos)]),
+        descriptors=describe_patches(patches, n_jobs=n_jobs),
         frames=np.concatenate([part.frames for part in parts]),
         meta={"views": VERSION, "pictures": pictures},
     )
@@ -169,20 +160,15 @@ def _views_of(name: str, rng: np.random.Generator) -> _Patches:
     sources = [(picture, points, np.ones(len(points), bool))]
     if name == "motorcycle_left.png":
         sources.append((_read("motorcycle_right.png"), *_in_right_picture(points)))
-    point_of: list[NDArray[np.int64]] = []
-    frames: list[Frames] = []
-    patches: list[Pixels] = []
+    seen = []
     for number in range(_N_VIEWS):
         source, expected, visible = sources[number % len(sources)]
         as_it_is = number < len(sources)
         H = np.eye(3) if as_it_is else _random_homography(source.shape, rng)
         image = source if as_it_is else _look(source, H, rng)
         which, found = _match(expected, visible, detect_frames(image), H, source.shape, image.shape)
-        point_of.append(which)
-        frames.append(found)
-        patches.append(cut_patches(image, found))
-    photo = np.repeat(np.arange(_N_VIEWS), [len(part) for part in point_of])
-    point, frame, patch = np.concatenate(point_of), np.concatenate(frames), np.concatenate(patches)
+        seen.append((which, np.full(len(which), number), found, cut_patches(image, found)))
+    point, photo, frame, patch = (np.concatenate(parts) for parts in zip(*seen, strict=True))
     keep = _choose(point, rng)
     new_ids = np.unique(point[keep], return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((photo[keep], new_ids))
@@ -225,26 +211,19 @@ def _in_right_picture(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
 
 def _random_homography(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
     """A tilted plane seen by a turned and moved camera."""
+    from scipy.spatial.transform import Rotation
+
     height, width = shape
     f = 1.2 * max(height, width)
     tilt, azimuth = np.deg2rad(rng.uniform(30, 68)), rng.uniform(0, 2 * np.pi)
     turn, scale = np.deg2rad(rng.uniform(-40, 40)), 2 ** rng.uniform(-0.6, 0.4)
-    about = _rotation(2, azimuth) @ _rotation(0, tilt) @ _rotation(2, -azimuth) @ _rotation(2, turn)
+    about = Rotation.from_euler("ZXZ", [azimuth, tilt, turn - azimuth]).as_matrix()
     distance = f / scale
     to_camera = np.column_stack([about[:, 0], about[:, 1], [0, 0, distance]])
     K = np.array([[f, 0, width / 2], [0, f, height / 2], [0, 0, 1]])
     centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
     H = K @ to_camera @ centre
     return np.asarray(H / H[2, 2])
-
-
-def _rotation(axis: int, angle: float) -> NDArray[np.float64]:
-    c, s = np.cos(angle), np.sin(angle)
-    i, j = [k for k in range(3) if k != axis]
-    matrix = np.eye(3)
-    matrix[[i, j], [i, j]] = c
-    matrix[i, j], matrix[j, i] = -s, s
-    return matrix
 
 
 def _look(source: Pixels, H: NDArray[np.float64], rng: np.random.Generator) -> Pixels:

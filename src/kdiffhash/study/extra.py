@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +15,7 @@ from ..hashers import KernelDiffHash
 from ..metrics import interval_of, resample_rates, roc
 from ..pairs import draw_pairs
 from ..preprocess import preprocess_rows
-from .matches import (
-    draw_queries,
-    first_by_codes,
-    first_by_rows,
-    precision,
-    time_comparisons,
-)
+from .matches import draw_queries, first_by_codes, first_by_rows, precision, time_comparisons
 from .measure import RATES, code_distances, euclidean
 from .plan import ALPHAS, Plan, TestSet, TrainSet, subset
 from .store import Store, stamp
@@ -28,20 +24,36 @@ if TYPE_CHECKING:
     from .run import Results
 
 
-def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan, store: Store) -> dict[str, Any]:
+def measure_once(
+    name: str,
+    measure: Callable[[TrainSet, TestSet, Plan], Any],
+    data: TrainSet,
+    test: TestSet,
+    plan: Plan,
+    store: Store,
+) -> Any:
+    """What an experiment on one train-test pair gives, or gave before."""
+    scenes = (data.scene.path, test.scene.path)
+    return store.keep(
+        f"{name}-{data.name}-to-{test.name}",
+        lambda: measure(data, test, plan),
+        plan={**asdict(plan), "train": (), "test": (), "methods": ()},
+        scenes=scenes,
+        files=stamp(*[folder / name for folder in scenes for name in ("sift.npy", "info.txt")]),
+        test=test.digest,
+    )
+
+
+def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any]:
     """FNR and FPR95 of kDIF at 128 bits against alpha, in the cross and the difference form."""
     n_bits = min(128, max(plan.lengths))
-    path = store.path(f"alpha-{data.name}-to-{test.name}", "json", **_key(data, test, plan, n_bits))
-    stored = store.read_json(path)
-    if stored is not None:
-        return dict(stored)
     pairs, similar = data.scene.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
     )
-    some = _fewer_negatives(test, 200_000)
+    few = test.similar | (np.cumsum(~test.similar) <= 200_000)
     found: dict[str, Any] = {"n_bits": n_bits, "alphas": [str(a) for a in ALPHAS], "forms": {}}
     for form in ("cross", "difference"):
-        fnr, fpr95 = [], []
+        curves = []
         for alpha in ALPHAS:
             hasher = KernelDiffHash(
                 n_bits,
@@ -51,34 +63,27 @@ def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan, store: Store) -> dict
                 preprocess="hellinger",
                 random_state=plan.seed,
             ).fit_pairs(data.scene.descriptors, pairs, similar)
-            curve = roc(hasher.pair_distance(test.scene.descriptors, some.pairs), some.similar)
-            fnr.append(curve.fnr_at(1e-3))
-            fpr95.append(curve.fpr95)
-        found["forms"][form] = {"fnr_at_1e-3": fnr, "fpr95": fpr95}
-    store.write_json(path, found)
+            distances = hasher.pair_distance(test.scene.descriptors, test.pairs[few])
+            curves.append(roc(distances, test.similar[few]))
+        rates = ("fnr_at_1e-3", "fpr95")
+        found["forms"][form] = {rate: [RATES[rate](one) for one in curves] for rate in rates}
     return found
 
 
-def other_descriptor(
-    data: TrainSet, test: TestSet, plan: Plan, store: Store
-) -> dict[str, Any] | None:
+def other_descriptor(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any] | None:
     """kDIF on HOG beside the Euclidean distance of HOG, on some of the points."""
     if not find_sheets(data.scene.path) or not find_sheets(test.scene.path):
         return None
     n_bits = min(256, max(plan.lengths))
-    path = store.path(f"hog-{data.name}-to-{test.name}", "json", **_key(data, test, plan, n_bits))
-    stored = store.read_json(path)
-    if stored is not None:
-        return dict(stored)
     learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
-    rows = describe_patches(learn.patches, "hog", quiet=True)
+    rows = describe_patches(learn.patches, "hog")
     pairs, similar = draw_pairs(
         learn.points, plan.n_positives, plan.n_negatives, random_state=plan.seed
     )
     hasher = KernelDiffHash(
         n_bits, n_basis=min(max(plan.n_basis, n_bits), len(rows)), random_state=plan.seed
     ).fit_pairs(rows, pairs, similar)
-    rows = describe_patches(check.patches, "hog", quiet=True)
+    rows = describe_patches(check.patches, "hog")
     pairs, similar = draw_pairs(check.points, 50_000, 200_000, random_state=plan.seed)
     distances: list[NDArray[Any]] = [
         code_distances(hasher.transform(rows), pairs),
@@ -93,7 +98,7 @@ def other_descriptor(
         random_state=plan.seed,
     )
     gap = interval_of(values[0, 0] - values[1, 0], samples[:, 0, 0] - samples[:, 1, 0])
-    found = {
+    return {
         "descriptor": "HOG",
         "n_bits": n_bits,
         "float_bits": 32 * rows.shape[1],
@@ -102,32 +107,13 @@ def other_descriptor(
         "euclidean": {"fnr_at_1e-3": values[1, 0], "fpr95": values[1, 1]},
         "difference": [gap.value, gap.low, gap.high],
     }
-    store.write_json(path, found)
-    return found
-
-
-def _key(data: TrainSet, test: TestSet, plan: Plan, n_bits: int) -> dict[str, Any]:
-    """What an experiment on one train-test pair depends on."""
-    scenes = (data.scene.path, test.scene.path)
-    files = stamp(*[folder / name for folder in scenes for name in ("sift.npy", "info.txt")])
-    numbers = {**plan.as_dict(), "train": (), "test": (), "methods": (), "lengths": ()}
-    return {
-        "plan": numbers,
-        "n_bits": n_bits,
-        "scenes": scenes,
-        "files": files,
-        "test": test.digest,
-    }
 
 
 def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, Any] | None:
     """Precision of the first five matches, and a gallery of some queries."""
     plan, scene = results.plan, test.scene
-    named = {
-        name: results.trained[data.name, name]
-        for name in ("kdif", "kernel-lda", "refined")
-        if (data.name, name) in results.trained
-    }
+    keys = [(data.name, name) for name in ("kdif", "kernel-lda", "refined")]
+    named = {key[1]: results.trained[key] for key in keys if key in results.trained}
     if not named:
         return None
     queries = draw_queries(scene.points, plan.n_queries, plan.seed)
@@ -141,11 +127,15 @@ def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, 
         title = f"{results.methods[name].title}, {longest} bits"
         found[title] = first_by_codes(codes[name], queries)
     scores = {name: precision(scene.points, queries, one[0]) for name, one in found.items()}
+    judged = next(name for name in found if "bits" in name)
+    gap = scores[judged] - scores["SIFT"]  # queries are resampled, each of a point of its own
+    again = np.random.default_rng(plan.seed).integers(len(gap), size=(2000, len(gap)))
+    difference = interval_of(float(gap.mean()), gap[again].mean(axis=1))
     result: dict[str, Any] = {
         "n_queries": len(queries),
-        "judged": next(name for name in found if "bits" in name),
+        "judged": judged,
         "precision_at_5": {name: float(one.mean()) for name, one in scores.items()},
-        "difference": _difference(scores, plan),
+        "difference": [difference.value, difference.low, difference.high],
     }
     if find_sheets(scene.path):
         result["gallery"] = _gallery(scene, queries[: plan.n_shown], found)
@@ -153,42 +143,19 @@ def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, 
     return result
 
 
-def _difference(scores: dict[str, NDArray[np.float64]], plan: Plan) -> list[float]:
-    """First hash minus SIFT, resampling queries, each of a point of its own."""
-    title = next(name for name in scores if "bits" in name)
-    gap = scores[title] - scores["SIFT"]
-    rng = np.random.default_rng(plan.seed)
-    means = gap[rng.integers(len(gap), size=(2000, len(gap)))].mean(axis=1)
-    found = interval_of(float(gap.mean()), means)
-    return [found.value, found.low, found.high]
-
-
 def _gallery(
     scene: Scene, queries: NDArray[np.int64], found: dict[str, tuple[Any, Any]]
 ) -> dict[str, Any]:
-    n = len(queries)
+    n, shown = len(queries), []
     needed = np.unique(np.concatenate([queries, *[one[0][:n].ravel() for one in found.values()]]))
-    patches = scene.patches[needed]
-    return {
-        "patches": dict(zip(needed.tolist(), patches)),
-        "queries": [
-            {
-                "row": int(query),
-                "matches": {
-                    name: [
-                        {
-                            "row": int(row),
-                            "distance": float(distance),
-                            "right": bool(scene.points[row] == scene.points[query]),
-                        }
-                        for row, distance in zip(rows[i], distances[i])
-                    ]
-                    for name, (rows, distances) in found.items()
-                },
-            }
-            for i, query in enumerate(queries)
-        ],
-    }
+    for i, query in enumerate(queries.tolist()):
+        matches: dict[str, list[dict[str, Any]]] = {name: [] for name in found}
+        for name, (rows, distances) in found.items():
+            for row, distance in zip(rows[i].tolist(), distances[i].tolist()):
+                right = bool(scene.points[row] == scene.points[query])
+                matches[name].append({"row": row, "distance": float(distance), "right": right})
+        shown.append({"row": query, "matches": matches})
+    return {"patches": dict(zip(needed.tolist(), scene.patches[needed])), "queries": shown}
 
 
 def _example_pair(
@@ -209,16 +176,12 @@ def _example_pair(
 
 def comparison_times(test: TestSet, plan: Plan, store: Store) -> dict[str, float]:
     """Nanoseconds for a comparison, by length."""
-    path = store.path("times", "json", lengths=plan.lengths, scene=test.scene.path)
-    stored = store.read_json(path)
-    if stored is not None:
-        return dict(stored)
     rows = np.asarray(test.scene.descriptors[:20_000])
-    found = time_comparisons(rows, list(plan.lengths))
-    store.write_json(path, found)
-    return found
-
-
-def _fewer_negatives(test: TestSet, n_negatives: int) -> TestSet:
-    keep = test.similar | (np.cumsum(~test.similar) <= n_negatives)
-    return TestSet(test.name, test.scene, test.pairs[keep], test.similar[keep])
+    return dict(
+        store.keep(
+            "times",
+            lambda: time_comparisons(rows, list(plan.lengths)),
+            lengths=plan.lengths,
+            scene=test.scene.path,
+        )
+    )

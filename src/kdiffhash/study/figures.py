@@ -57,42 +57,28 @@ def style_of(name: str, names: list[str]) -> Style:
 
 def make_figures(results: Results, folder: Path) -> dict[str, str]:
     """Draw all figures that the results allow; their names and what they show."""
-    need("matplotlib", "study")
     folder.mkdir(parents=True, exist_ok=True)
-    made: dict[str, str] = {}
+    wanted: dict[str, tuple[tuple[float, float], Callable[[Any], str]]] = {}
     gallery = results.extras.get("matches", {}).get("gallery")
     if gallery is not None:
-        made["pair"] = _save(folder / "pair", (9, 4.2), lambda f: _pair(f, gallery["pair"]))
-    for train, test in results.cases:
-        case = f"{train}-to-{test}"
-        made[f"roc-{case}"] = _save(
-            folder / f"roc-{case}", (8, 5), partial(_roc, results=results, train=train, test=test)
-        )
-        made[f"size-{case}"] = _save(
-            folder / f"size-{case}",
-            (10, 4.6),
-            partial(_size, results=results, train=train, test=test),
-        )
+        wanted["pair"] = (9, 4.2), partial(_pair, gallery["pair"])
+    for case in results.cases:
+        wanted["roc-{}-to-{}".format(*case)] = (8, 5), partial(_roc, results, *case)
+        wanted["size-{}-to-{}".format(*case)] = (10, 4.6), partial(_size, results, *case)
     if gallery is not None:
-        rows = 2 * min(4, len(gallery["queries"]))
-        made["matches"] = _save(
-            folder / "matches", (7.5, 1.55 * rows), lambda f: _matches(f, gallery)
-        )
+        height = 3.1 * min(4, len(gallery["queries"]))
+        wanted["matches"] = (7.5, height), partial(_matches, gallery)
     if "alpha" in results.extras:
-        made["alpha"] = _save(
-            folder / "alpha", (9, 4), lambda f: _alpha(f, results.extras["alpha"])
-        )
-    return made
+        wanted["alpha"] = (9, 4), partial(_alpha, results.extras["alpha"])
+    return {name: _save(folder / name, *figure) for name, figure in wanted.items()}
 
 
 _LOOK = {"svg.hashsalt": "kdiffhash", "font.size": 10, "text.parse_math": False}
 
 
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], str]) -> str:
-    figure_module = need("matplotlib.figure", "study")
-    matplotlib = need("matplotlib", "study")
-    with matplotlib.rc_context(_LOOK):
-        figure = figure_module.Figure(figsize=size, layout="constrained")
+    with need("matplotlib", "study").rc_context(_LOOK):
+        figure = need("matplotlib.figure", "study").Figure(figsize=size, layout="constrained")
         alt = draw(figure)
         figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=130)
@@ -110,7 +96,7 @@ def _plain_axes(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _roc(figure: Any, results: Results, train: str, test: str) -> str:
+def _roc(results: Results, train: str, test: str, figure: Any) -> str:
     axes = figure.subplots()
     drawn = [name for name in ("dif", "kdif") if (train, test, name) in results.measured]
     others = [name for name in results.methods if name not in ("sift", "rootsift")]
@@ -155,28 +141,27 @@ def _roc(figure: Any, results: Results, train: str, test: str) -> str:
     )
 
 
-def _size(figure: Any, results: Results, train: str, test: str) -> str:
+def _size(results: Results, train: str, test: str, figure: Any) -> str:
     panels = figure.subplots(1, 2, sharey=False)
+    rows = [row for row in results.table() if (row["train"], row["test"]) == (train, test)]
+    looks = {"markersize": 5.5, "linewidth": 1.5, "elinewidth": 0.8}
     for axes, (rate, title) in zip(
         panels, (("fnr_at_1e-3", "at 0.1 % FPR"), ("fnr_at_1e-4", "at 0.01 % FPR"))
     ):
+        columns = [rate, f"{rate}_low", f"{rate}_high"]
         for name, method in results.methods.items():
-            arrays = results.measured.get((train, test, name))
-            if arrays is None:
+            mine = [row for row in rows if row["method"] == name]
+            if not mine:
                 continue
             style = style_of(name, list(results.methods))
-            lengths = arrays["n_bits"].tolist()
-            found = [results.interval(train, test, name, n, rate) for n in lengths]
-            values = np.array([[one.value, one.low, one.high] for one in found if one]) * 100
+            values = 100 * np.array([[row[column] for column in columns] for row in mine])
             axes.errorbar(
-                lengths,
+                [row["n_bits"] for row in mine],
                 values[:, 0],
                 np.abs(values[:, 1:] - values[:, :1]).T,
                 **_line(style),
+                **looks,
                 marker=style.marker,
-                markersize=5.5,
-                linewidth=1.5,
-                elinewidth=0.8,
                 label=method.title,
             )
         axes.set(xscale="log", xlabel="bits", ylabel="FNR, %", title=title)
@@ -193,7 +178,7 @@ def _size(figure: Any, results: Results, train: str, test: str) -> str:
     )
 
 
-def _pair(figure: Any, pair: dict[str, Any]) -> str:
+def _pair(pair: dict[str, Any], figure: Any) -> str:
     grid = figure.subplots(2, 4, width_ratios=[1, 1, 2.2, 2.2])
     for row, title in enumerate(("same point", "different points")):
         patches, panels = pair["patches"][2 * row : 2 * row + 2], grid[row]
@@ -217,7 +202,7 @@ def _pair(figure: Any, pair: dict[str, Any]) -> str:
     return "A pair of patches of one point and a pair of different points, their SIFT and codes."
 
 
-def _matches(figure: Any, gallery: dict[str, Any]) -> str:
+def _matches(gallery: dict[str, Any], figure: Any) -> str:
     queries = gallery["queries"][:4]
     names = list(gallery["queries"][0]["matches"])
     shown = [names[0], next(name for name in names if "bits" in name)]
@@ -245,23 +230,19 @@ def _patch(axes: Any, pixels: Any, label: str, colour: str) -> None:
         spine.set(color=colour, linewidth=2.5)
 
 
-def _alpha(figure: Any, sweep: dict[str, Any]) -> str:
+def _alpha(sweep: dict[str, Any], figure: Any) -> str:
     panels = figure.subplots(1, 2)
     position = np.arange(len(sweep["alphas"]))
-    looks = {"cross": ("#0072b2", "--", "v"), "difference": ("#d55e00", "-", "o")}
+    looks = {
+        "cross": {"color": "#0072b2", "linestyle": "--", "marker": "v"},
+        "difference": {"color": "#d55e00", "linestyle": "-", "marker": "o"},
+    }
     for axes, (rate, title) in zip(
         panels, (("fnr_at_1e-3", "FNR at 0.1 % FPR, %"), ("fpr95", "FPR95, %"))
     ):
         for form, rates in sweep["forms"].items():
-            colour, line, marker = looks[form]
-            axes.plot(
-                position,
-                100 * np.array(rates[rate]),
-                color=colour,
-                linestyle=line,
-                marker=marker,
-                label=f"{form} moments",
-            )
+            values = 100 * np.array(rates[rate])
+            axes.plot(position, values, **looks[form], label=f"{form} moments")
         labels = ["∞" if text == "inf" else f"{float(text):g}" for text in sweep["alphas"]]
         axes.set_xticks(position, labels)
         axes.set(xlabel="alpha", ylabel=title)

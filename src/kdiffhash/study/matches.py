@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba.hamming import each_with_each
-from ..codes import Codes, as_words
+from ..codes import Codes
 from ..parallel import one_blas_thread
+from ..search import HammingIndex
 
 N_FIRST = 5
 _AT_ONCE = 50
@@ -28,44 +29,23 @@ def draw_queries(points: NDArray[np.int64], n_queries: int, seed: int) -> NDArra
 
 def first_by_codes(codes: Codes, queries: NDArray[np.int64]) -> tuple[Any, Any]:
     """Rows and distances of the first matches by Hamming distance; ties by the lower row."""
-    words = as_words(codes)
-    columns = np.ascontiguousarray(words.T)
-
-    def compare(some: NDArray[np.int64]) -> NDArray[Any]:
-        out = np.empty((len(some), len(codes)), np.uint16)
-        each_with_each(words[some], columns, out)
-        return out.astype(np.int64)
-
-    return _first(compare, queries)
+    distances, rows = HammingIndex(codes).search(codes[queries], N_FIRST + 1)
+    others = np.argsort(rows == queries[:, None], axis=1, kind="stable")[:, :N_FIRST]
+    return np.take_along_axis(rows, others, axis=1), np.take_along_axis(distances, others, axis=1)
 
 
 def first_by_rows(rows: NDArray[Any], queries: NDArray[np.int64]) -> tuple[Any, Any]:
     """Rows and distances of the first matches by Euclidean distance."""
     plain = rows.astype(np.float32)
     squares = np.einsum("ij,ij->i", plain, plain)
-
-    def compare(some: NDArray[np.int64]) -> NDArray[Any]:
-        gap = squares[some][:, None] + squares - 2 * plain[some] @ plain.T
-        return np.asarray(np.maximum(gap, 0))
-
-    found, distances = _first(compare, queries)
-    return found, np.sqrt(distances)
-
-
-def _first(
-    compare: Callable[[NDArray[np.int64]], NDArray[Any]], queries: NDArray[np.int64]
-) -> tuple[Any, Any]:
-    """The closest others, for some queries at a time, whose distances fit into memory."""
-    found, kept = [], []
+    found, distances = [], []
     for i in range(0, len(queries), _AT_ONCE):
         some = queries[i : i + _AT_ONCE]
-        distances = compare(some)
-        largest = np.iinfo(np.int64).max if distances.dtype.kind == "i" else np.inf
-        distances[np.arange(len(some)), some] = largest
-        order = np.argsort(distances, axis=1, kind="stable")[:, :N_FIRST]
-        found.append(order)
-        kept.append(np.take_along_axis(distances, order, axis=1))
-    return np.concatenate(found), np.concatenate(kept)
+        gap = np.maximum(squares[some][:, None] + squares - 2 * plain[some] @ plain.T, 0)
+        gap[np.arange(len(some)), some] = np.inf
+        found.append(np.argsort(gap, axis=1, kind="stable")[:, :N_FIRST])
+        distances.append(np.sqrt(np.take_along_axis(gap, found[-1], axis=1)))
+    return np.concatenate(found), np.concatenate(distances)
 
 
 def precision(
@@ -87,9 +67,6 @@ def time_comparisons(rows: NDArray[Any], lengths: list[int], seed: int = 0) -> d
     """
     rng = np.random.default_rng(seed)
     some = rows[rng.integers(len(rows), size=4000)].astype(np.float32)
-    out: dict[str, float] = {}
-    codes = rng.integers(0, 256, (4000, -(-max(lengths) // 8))).astype(np.uint8)
-    distances = np.empty((2000, 4000), np.uint16)
 
     def by_product() -> None:
         squares = np.einsum("ij,ij->i", some, some)
@@ -98,22 +75,11 @@ def time_comparisons(rows: NDArray[Any], lengths: list[int], seed: int = 0) -> d
         gap += squares
         gap += squares[:2000, None]
 
+    works: dict[str, Callable[[], object]] = {"euclidean": by_product}
+    for length in lengths:
+        codes = rng.integers(256, size=(4000, -(-length // 8)), dtype=np.uint8)
+        index = HammingIndex(codes)
+        works[str(length)] = partial(index.search, codes[:2000], 1, n_jobs=1)
     with one_blas_thread():
-        out["euclidean"] = _best_of(by_product)
-        for length in lengths:
-            words = as_words(codes[:, : -(-length // 8)])
-            columns = np.ascontiguousarray(words.T)
-            out[str(length)] = _best_of(
-                lambda a=words[:2000], b=columns: each_with_each(a, b, distances)
-            )
-    return {name: 1e9 * seconds / 8e6 for name, seconds in out.items()}
-
-
-def _best_of(work: Any, repeats: int = 7) -> float:
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        times = {name: min(timeit.repeat(work, number=1, repeat=8)) for name, work in works.items()}
+    return {name: 1e9 * seconds / 8e6 for name, seconds in times.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,15 @@ def measure(
         n_resamples=plan.n_resamples,
         random_state=plan.seed,
     )
-    curves = [_thin(roc(one, test.similar)) for one in distances.values()]
+    at = np.geomspace(1e-5, 1, _CURVE_POINTS)
+    curves = [roc(one, test.similar) for one in distances.values()]
     arrays: Arrays = {
         "n_bits": np.array(list(distances)),
         "is_code": np.array(is_code),
         "values": values,
         "samples": samples,
-        "fpr": np.array([curve[0] for curve in curves]),
-        "tpr": np.array([curve[1] for curve in curves]),
+        "fpr": np.tile(at, (len(curves), 1)),
+        "tpr": np.array([np.interp(at, curve.fpr, curve.tpr) for curve in curves]),
         "encode_ns": np.array(encode_ns),
     }
     store.write_arrays(path, arrays)
@@ -87,9 +89,8 @@ def _distances(
 ) -> tuple[dict[int, NDArray[Any]], bool, float]:
     """Distances of the test pairs by length, whether of codes, and nanoseconds to encode a row."""
     if trained is None:
-        rows = test.scene.descriptors
-        if method.descriptor != "sift":
-            rows = _other_descriptors(method, test)
+        scene = load_scene(test.scene.path, method.descriptor)
+        rows = replace(scene, rows=test.scene.rows).descriptors
         size = 8 * rows.dtype.itemsize * rows.shape[1]
         return {size: euclidean(rows, test.pairs, method.preprocess)}, False, 0.0
     rows = np.asarray(test.scene.descriptors)
@@ -98,7 +99,9 @@ def _distances(
     lengths = lengths_of(method, plan, rows.shape[1])
     for length, hasher in trained.hashers.items():
         codes = hasher.transform(rows)
-        encode_ns = _time_encoding(hasher, rows)
+        start = time.perf_counter()
+        hasher.transform(rows[:_TIMED_ROWS])
+        encode_ns = 1e9 * (time.perf_counter() - start) / len(rows[:_TIMED_ROWS])
         width = codes.shape[1]
         if codes.dtype != np.uint8:
             size = 8 * codes.dtype.itemsize * width
@@ -109,19 +112,6 @@ def _distances(
         for n in wanted or [n_bits]:
             out[n] = code_distances(truncate(codes, n), test.pairs)
     return out, True, encode_ns
-
-
-def _other_descriptors(method: Method, test: TestSet) -> NDArray[Any]:
-    scene = load_scene(test.scene.path, method.descriptor)
-    rows = scene.descriptors
-    return np.asarray(rows if test.scene.rows is None else rows[test.scene.rows])
-
-
-def _time_encoding(hasher: Any, rows: NDArray[Any]) -> float:
-    some = rows[:_TIMED_ROWS]
-    start = time.perf_counter()
-    hasher.transform(some)
-    return 1e9 * (time.perf_counter() - start) / len(some)
 
 
 def code_distances(codes: NDArray[np.uint8], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -143,9 +133,3 @@ def euclidean(
         gap = plain[pairs[i : i + 100_000, 0]] - plain[pairs[i : i + 100_000, 1]]
         out[i : i + 100_000] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
     return out
-
-
-def _thin(curve: Roc) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A curve at false-positive rates that are evenly spaced on a logarithmic axis."""
-    at = np.geomspace(1e-5, 1, _CURVE_POINTS)
-    return at, np.interp(at, curve.fpr, curve.tpr)

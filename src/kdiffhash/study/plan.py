@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +51,6 @@ class Plan:
         """Scenes that are trained and tested on."""
         return set(self.train) & set(self.test)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `results.json`."""
-        return asdict(self)
-
 
 def quick(plan: Plan) -> Plan:
     """The plan for a first look: fewer pairs, basis rows and resamples."""
@@ -76,9 +71,9 @@ def quick(plan: Plan) -> Plan:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainSet:
-    """What is learned from: a scene, or half of one."""
+    """What is learned from: pairs of a scene, or of half of one."""
 
     name: str
     scene: Scene
@@ -86,16 +81,10 @@ class TrainSet:
     similar: Similar
 
 
-@dataclass(frozen=True, eq=False)
-class TestSet:
-    """What is tested on: pairs of a scene, or of half of one."""
+class TestSet(TrainSet):
+    """What is tested on."""
 
     __test__ = False  # not a test of pytest's
-
-    name: str
-    scene: Scene
-    pairs: Pairs
-    similar: Similar
 
     @cached_property
     def digest(self) -> str:

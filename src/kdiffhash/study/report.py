@@ -14,7 +14,8 @@ import numpy as np
 from .. import __version__
 from ..extras import need
 from ..files import replacing
-from .figures import Style, make_figures, style_of
+from ..metrics import Interval
+from .figures import make_figures, style_of
 from .plan import describe
 
 if TYPE_CHECKING:
@@ -36,7 +37,15 @@ def write_report(results: Results, folder: Path) -> Path:
         lengths=results.lengths,
         claims=results.extras["claims"],
         errors=results.errors,
-        figures=[_embed(name, alt, folder) for name, alt in figures.items()],
+        figures=[
+            {
+                "name": name,
+                "alt": alt,
+                "png": _data_uri((folder / f"figures/{name}.png").read_bytes(), "image/png"),
+                "svg": _data_uri((folder / f"figures/{name}.svg").read_bytes(), "image/svg+xml"),
+            }
+            for name, alt in figures.items()
+        ],
         data=_as_script(page_data(results)),
         css=(_PAGE / "page.css").read_text(),
         js=(_PAGE / "page.js").read_text(),
@@ -55,22 +64,19 @@ def write_report(results: Results, folder: Path) -> Path:
 def headline(results: Results) -> str:
     """What was found, in a sentence or two."""
     train, test = results.cases[0]
-    best: tuple[float, int, str] | None = None
-    for name, method in results.methods.items():
-        for n_bits in results.lengths:
-            found = results.rate(train, test, name, n_bits, "fnr_at_1e-3")
-            if found and method.is_learned and (best is None or found[0] < best[0]):
-                best = found[0], n_bits, method.title
-    sift = results.rate(train, test, "sift", None, "fnr_at_1e-3")
-    if best is None:
+    rows = [row for row in results.table() if (row["train"], row["test"]) == (train, test)]
+    codes = [row for row in rows if results.measured[train, test, row["method"]]["is_code"]]
+    if not codes:
         return f"Methods compared on {test}."
+    best = min(codes, key=lambda row: row["fnr_at_1e-3"])
     text = (
-        f"At 0.1 % false positives, {best[2]} with {best[1]} bits misses {100 * best[0]:.1f} % of "
-        f"the matching pairs of {test}"
+        f"At 0.1 % false positives, {best['title']} with {best['n_bits']} bits misses "
+        f"{100 * best['fnr_at_1e-3']:.1f} % of the matching pairs of {test}"
     )
-    if sift is not None:
-        size = results.measured[train, test, "sift"]["n_bits"][-1]
-        text += f"; SIFT, with {size} bits, misses {100 * sift[0]:.1f} %"
+    for row in rows:
+        if row["method"] == "sift":
+            rate = 100 * row["fnr_at_1e-3"]
+            text += f"; SIFT, with {row['n_bits']} bits, misses {rate:.1f} %"
     verdicts = [claim["verdict"] for claim in results.extras["claims"]]
     counts = [
         f"{verdicts.count(verdict)} {words}"
@@ -85,28 +91,23 @@ def headline(results: Results) -> str:
 
 
 def summary(results: Results) -> list[dict[str, Any]]:
-    """For each train-test pair: a row a method, a cell a length."""
-    parts = []
+    """For each train-test pair: a row a method, a cell a length; key 0 for what is no code."""
+    parts: list[dict[str, Any]] = []
     for train, test in results.cases:
-        rows: list[dict[str, Any]] = []
+        methods: dict[str, dict[str, Any]] = {}
         best: dict[int, float] = {}
-        for name, method in results.methods.items():
-            cells: dict[int, Any] = {}
-            arrays = results.measured.get((train, test, name))
-            if arrays is None:
+        for row in results.table():
+            if (row["train"], row["test"]) != (train, test):
                 continue
-            is_code = bool(arrays["is_code"])
-            for n_bits in arrays["n_bits"].tolist():
-                fnr = results.interval(train, test, name, n_bits, "fnr_at_1e-3")
-                fpr95 = results.rate(train, test, name, n_bits, "fpr95")
-                if fnr is not None and fpr95 is not None:
-                    key = n_bits if is_code else 0
-                    cells[key] = {"fnr": fnr, "fpr95": fpr95[0]}
-                    if key:
-                        best[key] = min(best.get(key, 1.0), fnr.value)
-            if cells:
-                rows.append({"title": method.title, "learned": is_code, "cells": cells})
-        parts.append({"train": train, "test": test, "rows": rows, "best": best})
+            learned = bool(results.measured[train, test, row["method"]]["is_code"])
+            empty = {"title": row["title"], "learned": learned, "cells": {}}
+            fnr = Interval(*(row[f"fnr_at_1e-3{end}"] for end in ("", "_low", "_high")))
+            cells = methods.setdefault(row["method"], empty)["cells"]
+            cells[row["n_bits"] if learned else 0] = {"fnr": fnr, "fpr95": row["fpr95"]}
+            if learned:
+                best[row["n_bits"]] = min(best.get(row["n_bits"], 1.0), fnr.value)
+        part = {"train": train, "test": test, "rows": list(methods.values()), "best": best}
+        parts.append(part)
     return parts
 
 
@@ -136,45 +137,30 @@ def _settings_text(values: dict[str, Any]) -> str:
 
 def page_data(results: Results) -> dict[str, Any]:
     """What the page's script draws."""
-    methods = {
-        name: {"title": method.title, **_style(style_of(name, list(results.methods)))}
-        for name, method in results.methods.items()
+    methods = {}
+    for name, method in results.methods.items():
+        style = style_of(name, list(results.methods))
+        look = {"light": style.colour, "dark": style.on_dark, "dash": style.dash}
+        methods[name] = {"title": method.title, **look}
+    cases: dict[tuple[str, str], dict[str, Any]] = {
+        case: {"train": case[0], "test": case[1], "curves": [], "sizes": []}
+        for case in results.cases
     }
-    cases = []
-    for train, test in results.cases:
-        curves, sizes = [], []
-        for (a, b, name), arrays in results.measured.items():
-            if (a, b) != (train, test):
-                continue
-            for i, n_bits in enumerate(arrays["n_bits"].tolist()):
-                learned = bool(arrays["is_code"])
-                curves.append(
-                    {
-                        "method": name,
-                        "bits": n_bits,
-                        "learned": learned,
-                        "tpr": np.round(arrays["tpr"][i], 4).tolist(),
-                    }
-                )
-                rates = [round(float(value), 5) for value in arrays["values"][i]]
-                low, high = np.quantile(arrays["samples"][:, i], [0.025, 0.975], axis=0)
-                sizes.append(
-                    {
-                        "method": name,
-                        "bits": n_bits,
-                        "learned": learned,
-                        "rates": rates,
-                        "low": np.round(low, 5).tolist(),
-                        "high": np.round(high, 5).tolist(),
-                    }
-                )
-        fpr = next(iter(results.measured.values()))["fpr"][0]
-        cases.append({"train": train, "test": test, "curves": curves, "sizes": sizes})
+    for (train, test, name), arrays in results.measured.items():
+        for i, n_bits in enumerate(arrays["n_bits"].tolist()):
+            which = {"method": name, "bits": n_bits, "learned": bool(arrays["is_code"])}
+            curve = {**which, "tpr": np.round(arrays["tpr"][i], 4).tolist()}
+            rates = [round(float(value), 5) for value in arrays["values"][i]]
+            bounds = np.quantile(arrays["samples"][:, i], [0.025, 0.975], axis=0)
+            low, high = np.round(bounds, 5).tolist()
+            cases[train, test]["curves"].append(curve)
+            cases[train, test]["sizes"].append({**which, "rates": rates, "low": low, "high": high})
+    fpr = next(iter(results.measured.values()))["fpr"][0]
     return {
         "methods": methods,
         "lengths": results.lengths,
         "fpr": [float(f"{value:.4g}") for value in fpr],
-        "cases": cases,
+        "cases": list(cases.values()),
         "gallery": _gallery(results),
     }
 
@@ -183,24 +169,12 @@ def _gallery(results: Results) -> dict[str, Any] | None:
     gallery = results.extras.get("matches", {}).get("gallery")
     if gallery is None:
         return None
-    image_module = need("PIL.Image", "study")
     images = {}
     for row, patch in gallery["patches"].items():
         out = io.BytesIO()
-        image_module.fromarray(patch).save(out, "JPEG", quality=80)
+        need("PIL.Image", "study").fromarray(patch).save(out, "JPEG", quality=80)
         images[row] = _data_uri(out.getvalue(), "image/jpeg")
     return {"images": images, "queries": gallery["queries"]}
-
-
-def _style(style: Style) -> dict[str, str]:
-    return {"light": style.colour, "dark": style.on_dark, "dash": style.dash}
-
-
-def _embed(name: str, alt: str, folder: Path) -> dict[str, str]:
-    path = folder / "figures" / name
-    png = _data_uri(path.with_name(f"{name}.png").read_bytes(), "image/png")
-    svg = _data_uri(path.with_name(f"{name}.svg").read_bytes(), "image/svg+xml")
-    return {"name": name, "alt": alt, "png": png, "svg": svg}
 
 
 def _data_uri(content: bytes, kind: str) -> str:

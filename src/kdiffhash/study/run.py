@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import find_scene
+from ..datasets.scene import read_meta
 from ..extras import need
 from ..files import json_ready, replacing
 from ..hashers import ConstantBitWarning
-from ..metrics import Interval, interval_of
+from ..metrics import interval_of
 from ..progress import progress
 from . import extra
-from .claims import Claim, decide
+from .claims import decide
 from .measure import RATES, measure
 from .methods import METHODS, Method, find_method
 from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick
@@ -82,10 +85,28 @@ class Results:
         i, j = lengths.index(n_bits), list(RATES).index(rate)
         return float(arrays["values"][i, j]), arrays["samples"][:, i, j]
 
-    def interval(self, *key: Any) -> Interval | None:
-        """A rate with its 95 % interval."""
-        found = self.rate(*key)
-        return None if found is None else interval_of(*found)
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each train scene, test scene, method and length."""
+        times = self.extras.get("times", {})
+        rows = []
+        for (train_name, test_name, name), arrays in self.measured.items():
+            floats = "euclidean" if name in ("sift", "rootsift") else ""
+            for i, n_bits in enumerate(arrays["n_bits"].tolist()):
+                row: dict[str, Any] = {
+                    "train": train_name,
+                    "test": test_name,
+                    "method": name,
+                    "title": self.methods[name].title,
+                    "n_bits": n_bits,
+                }
+                for j, rate in enumerate(RATES):
+                    found = interval_of(arrays["values"][i, j], arrays["samples"][:, i, j])
+                    row[rate] = found.value
+                    row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
+                row["encode_ns"] = float(arrays["encode_ns"])
+                row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else floats)
+                rows.append(row)
+        return rows
 
 
 def run_study(
@@ -97,7 +118,7 @@ def run_study(
     lengths: Sequence[int] = LENGTHS,
     first_look: bool = False,
     seed: int = 0,
-    quiet: bool = False,
+    verbose: bool = False,
 ) -> Results:
     """Run the paper's experiments and write tables, figures and a report page.
 
@@ -115,8 +136,8 @@ def run_study(
     first_look : bool
         Fewer pairs, basis rows and resamples.
     seed : int
-    quiet : bool
-        Show no progress on a terminal.
+    verbose : bool
+        Show progress on a terminal.
 
     Returns
     -------
@@ -125,7 +146,11 @@ def run_study(
     need("matplotlib", "study")
     need("jinja2", "study")
     folder = Path(out)
-    _prepare(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
     if bool(train_scenes) != bool(test_scenes):
         raise ValueError("give both train and test scenes, or neither for the embedded set")
     if not lengths or min(lengths) < 1:
@@ -143,15 +168,25 @@ def run_study(
     if len({name_of(scene) for scene in all_scenes}) < len(all_scenes):
         raise ValueError(f"two scenes have the same name: {', '.join(sorted(all_scenes))}")
     results = Results(quick(plan) if first_look else plan, chosen)
-    results.command = _command(train_scenes, test_scenes, methods, plan, first_look)
+    words = ["kdiffhash", "study"]
+    for option, values in (
+        ("--train", train_scenes),
+        ("--test", test_scenes),
+        ("--methods", methods),
+        ("--bits", map(str, plan.lengths)),
+    ):
+        words += [option, *values] if values else []
+    words += [*(["--quick"] if first_look else []), "--seed", str(seed), "--out", "report"]
+    results.command = shlex.join(words)
     store = Store(folder / "work")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantBitWarning)  # of settings that are only tried
-        _measure_all(results, store, quiet)
+        _measure_all(results, store, verbose)
     if not results.measured:
         reasons = "; ".join(f"{e['where']}: {e['error']}" for e in results.errors)
         raise ValueError(f"nothing could be measured ({reasons})")
-    write_results(results, decide(results), folder)
+    results.extras["claims"] = [asdict(claim) for claim in decide(results)]
+    write_results(results, folder)
     from .report import write_report
 
     write_report(results, folder)
@@ -179,78 +214,38 @@ def _find_scenes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _command(
-    train_scenes: Sequence[str],
-    test_scenes: Sequence[str],
-    methods: Sequence[str],
-    plan: Plan,
-    first_look: bool,
-) -> str:
-    """The command that makes the report again."""
-    words = ["kdiffhash", "study"]
-    for option, values in (
-        ("--train", train_scenes),
-        ("--test", test_scenes),
-        ("--methods", methods),
-        ("--bits", [str(n) for n in plan.lengths]),
-    ):
-        words += [option, *values] if values else []
-    words += ["--quick"] if first_look else []
-    return shlex.join([*words, "--seed", str(plan.seed), "--out", "report"])
-
-
-def _prepare(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"--out: {folder} cannot be written to ({error.strerror})") from error
-
-
-def _measure_all(results: Results, store: Store, quiet: bool) -> None:
-    plan = results.plan
-    tests = {}
+def _measure_all(results: Results, store: Store, verbose: bool) -> None:
+    plan, tests = results.plan, []
     for name in plan.test:
-        found = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
-        if found is not None:
-            tests[name] = found
-            results.kinds[found.name] = _kind(found)
-    n_steps = len(plan.train) * len(results.methods) * (1 + len(tests)) + 4
-    with progress(n_steps, "study", quiet) as advance:
+        test = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
+        if test is not None:
+            tests.append(test)
+            results.kinds[test.name] = _kind(test)
+    n_methods = len(results.methods)
+    with progress(len(plan.train) * n_methods + 1, "study", verbose) as advance:
         for name in plan.train:
             data = _attempt(results, f"train scene {name}", partial(load_train, plan, name))
             if data is None:
-                advance(len(results.methods) * (1 + len(tests)))
+                advance(n_methods)
                 continue
             results.kinds[data.name] = _kind(data)
             for method in results.methods.values():
-                _measure_method(results, method, data, list(tests.values()), store, advance)
-        _measure_extras(results, tests, store, advance)
+                _measure_method(results, method, data, tests, store)
+                advance(1)
+        _measure_extras(results, tests, store)
 
 
 def _measure_method(
-    results: Results,
-    method: Method,
-    data: TrainSet,
-    tests: list[TestSet],
-    store: Store,
-    advance: Callable[[int], None],
+    results: Results, method: Method, data: TrainSet, tests: list[TestSet], store: Store
 ) -> None:
     plan = results.plan
     trained: Trained | None = None
     if method.is_learned:
-        trained = _attempt(
-            results,
-            f"{method.title} trained on {data.name}",
-            lambda: train(method, data, plan, store),
-        )
+        where = f"{method.title} trained on {data.name}"
+        trained = _attempt(results, where, partial(train, method, data, plan, store))
         if trained is None:
-            advance(1 + len(tests))
             return
         results.trained[data.name, method.name] = trained
-    advance(1)
     for test in tests:
         arrays = _attempt(
             results,
@@ -259,31 +254,26 @@ def _measure_method(
         )
         if arrays is not None:
             results.measured[data.name, test.name, method.name] = arrays
-        advance(1)
 
 
-def _measure_extras(
-    results: Results, tests: dict[str, TestSet], store: Store, advance: Callable[[int], None]
-) -> None:
+def _measure_extras(results: Results, tests: list[TestSet], store: Store) -> None:
     """What needs one train-test pair: alpha, another descriptor, first matches, times."""
     if not results.measured:
         return
     plan, (train_name, test_name) = results.plan, results.cases[0]
-    test = next(one for one in tests.values() if one.name == test_name)
+    test = next(one for one in tests if one.name == test_name)
     data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
     steps: dict[str, Callable[[], Any]] = {}
     if "kdif" in results.methods:
-        steps["alpha"] = lambda: extra.sweep_alpha(data, test, plan, store)
-        steps["hog"] = lambda: extra.other_descriptor(data, test, plan, store)
-    steps |= {
-        "matches": lambda: extra.first_matches(results, data, test),
-        "times": lambda: extra.comparison_times(test, plan, store),
-    }
+        pair = (data, test, plan, store)
+        for name, work in (("alpha", extra.sweep_alpha), ("hog", extra.other_descriptor)):
+            steps[name] = partial(extra.measure_once, name, work, *pair)
+    steps["matches"] = partial(extra.first_matches, results, data, test)
+    steps["times"] = partial(extra.comparison_times, test, plan, store)
     for name, step in steps.items():
         found = _attempt(results, name, step)
         if found is not None:
             results.extras[name] = found
-        advance(1)
 
 
 def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
@@ -300,23 +290,20 @@ def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
 
 def _kind(data: TrainSet | TestSet) -> str:
     """The kind of a scene, where its notes tell: architecture or natural."""
-    try:
-        kind = str(json.loads((data.scene.path / "meta.json").read_text())["kind_of_scene"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    if "architect" in kind.lower():
+    kind = str(read_meta(data.scene.path).get("kind_of_scene", "")).lower()
+    if "architect" in kind:
         return "architecture"
-    return "natural" if kind.lower().startswith(("natur", "terrain", "mountain")) else ""
+    return "natural" if kind.startswith(("natur", "terrain", "mountain")) else ""
 
 
-def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
+def write_results(results: Results, folder: Path) -> None:
     """Write `results.json` and `results.csv`."""
-    import csv
-
-    rows = list(table(results))
-    results.extras["claims"] = [claim.as_dict() for claim in claims]
+    rows = results.table()
+    matches = results.extras.get("matches")
+    if matches is not None:
+        matches = {name: value for name, value in matches.items() if name != "gallery"}
     content = {
-        "plan": results.plan.as_dict(),
+        "plan": asdict(results.plan),
         "settings": {
             f"{method} on {scene}": {**trained.choice, "seconds": round(trained.seconds, 3)}
             for (scene, method), trained in results.trained.items()
@@ -325,7 +312,7 @@ def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
         "claims": results.extras["claims"],
         "alpha": results.extras.get("alpha"),
         "other_descriptor": results.extras.get("hog"),
-        "first_matches": _without_images(results.extras.get("matches")),
+        "first_matches": matches,
         "nanoseconds_to_compare": results.extras.get("times"),
         "errors": results.errors,
     }
@@ -335,31 +322,3 @@ def write_results(results: Results, claims: list[Claim], folder: Path) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-
-
-def table(results: Results) -> list[dict[str, Any]]:
-    """A row for each train scene, test scene, method and length."""
-    times = results.extras.get("times", {})
-    rows = []
-    for (train_name, test_name, name), arrays in results.measured.items():
-        for i, n_bits in enumerate(arrays["n_bits"].tolist()):
-            row: dict[str, Any] = {
-                "train": train_name,
-                "test": test_name,
-                "method": name,
-                "title": results.methods[name].title,
-                "n_bits": n_bits,
-            }
-            for j, rate in enumerate(RATES):
-                found = interval_of(arrays["values"][i, j], arrays["samples"][:, i, j])
-                row[rate] = found.value
-                row[f"{rate}_low"], row[f"{rate}_high"] = found.low, found.high
-            row["encode_ns"] = float(arrays["encode_ns"])
-            euclidean = "euclidean" if name in ("sift", "rootsift") else ""
-            row["compare_ns"] = times.get(str(n_bits) if arrays["is_code"] else euclidean)
-            rows.append(row)
-    return rows
-
-
-def _without_images(matches: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if matches is None else {k: v for k, v in matches.items() if k != "gallery"}

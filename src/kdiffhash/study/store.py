@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ class Store:
         text = json.dumps([__version__, depends_on], sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._folder / f"{name}-{digest}.{suffix}"
+
+    def keep(self, name: str, make: Callable[[], Any], **depends_on: Any) -> Any:
+        """A stored value, or what `make` gives, which is then stored unless it is None."""
+        path = self.path(name, "json", **depends_on)
+        value = self.read_json(path)
+        if value is None:
+            value = make()
+            if value is not None:
+                self.write_json(path, value)
+        return value
 
     @staticmethod
     def read_json(path: Path) -> Any | None:

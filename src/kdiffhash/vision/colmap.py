@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes import Codes, n_bytes
+from ..codes import Codes
 from ..extras import need
 from ..files import replacing
 from ..hashers import BaseHasher
 from ..hashers.stored import fingerprint, is_same_model
 from ..parallel import run_tiles
 from ..search.match import match_codes
+from .features import encode_rows
 from .image_pairs import image_pairs
 from .photos import RATIO
 
@@ -65,12 +66,7 @@ class PairMatches:
         return 0 if self.geometry is None else len(self.geometry.inlier_matches)
 
 
-def read_pictures(
-    path: str | os.PathLike[str],
-    model: BaseHasher,
-    *,
-    advance: Callable[[int], None] = lambda _: None,
-) -> list[Picture]:
+def read_pictures(path: str | os.PathLike[str], model: BaseHasher) -> list[Picture]:
     """All images of a database that have descriptors, with their codes.
 
     Parameters
@@ -79,8 +75,6 @@ def read_pictures(
     model : fitted hasher
         Of what the descriptors are. COLMAP makes RootSIFT unless it is told otherwise:
         ``load_pretrained("rootsift")``. Codes that `shrink_database` wrote are taken as they are.
-    advance : callable
-        Told how many more images are done.
     """
     pycolmap = need("pycolmap", "colmap")
     with _opened(path) as database:
@@ -107,7 +101,6 @@ def read_pictures(
             if camera not in cameras:
                 raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
             pictures.append(Picture(number, name, cameras[camera], points[:, :2], codes))
-            advance(1)
     if len(pictures) < 2:
         raise DatabaseError(
             f"{path} has {len(pictures)} images with descriptors, and two make a pair; extract "
@@ -179,7 +172,7 @@ def _for_each(
     advance: Callable[[int], None],
 ) -> list[PairMatches]:
     """What `work` makes of each of n numbers, some at a time."""
-    out: dict[int, PairMatches] = {}
+    out: list[Any] = [None] * n
 
     def some(start: int, stop: int) -> None:
         for i in range(start, stop):
@@ -187,7 +180,7 @@ def _for_each(
             advance(1)
 
     run_tiles(lambda: some, n, 1, n_jobs)
-    return [out[i] for i in range(n)]
+    return out
 
 
 def write_matches(
@@ -216,8 +209,8 @@ def write_matches(
                 if pair.geometry is not None:
                     database.write_two_view_geometry(pair.a.id, pair.b.id, pair.geometry)
         if keep is not None:
-            with _opened(path) as database:
-                _copy(database, keep)
+            with _opened(path) as database, replacing(keep) as temporary:
+                _copy(database, temporary)
         with _opened(path, write=True, scratch=scratch) as database:
             for table in ("matches", "two_view_geometries"):
                 database.execute(
@@ -236,8 +229,8 @@ def shrink_database(
     with _opened(path) as database, replacing(out) as temporary:
         if _model_of(database, path) is not None:
             raise DatabaseError(f"{path} has codes already")
+        _copy(database, temporary)
         with closing(sqlite3.connect(temporary)) as new:
-            database.backup(new)
             with new:
                 for number, name, _, descriptors, _ in _features(database, path):
                     codes = _encode(model, descriptors, path, name)
@@ -284,27 +277,21 @@ def _check_version(database: sqlite3.Connection, path: Any) -> None:
     if not {"cameras", "images", "keypoints", "descriptors", "matches"} <= tables:
         raise DatabaseError(f"{path} is not a database of COLMAP")
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    wanted = _our_version()
+    with tempfile.TemporaryDirectory() as folder:
+        new = Path(folder) / "new.db"
+        need("pycolmap", "colmap").Database.open(new).close()
+        with closing(sqlite3.connect(new)) as ours:
+            (wanted,) = ours.execute("PRAGMA user_version").fetchone()
     if version != wanted:
+        named, ours_named = (
+            f"{number // 1_000_000}.{number // 10_000 % 100}.{number // 100 % 100}"
+            for number in (version, wanted)
+        )
         raise DatabaseError(
-            f"{path} is of version {_dotted(version)}, and this pycolmap is of {_dotted(wanted)}; "
+            f"{path} is of version {named}, and this pycolmap is of {ours_named}; "
             "pycolmap.Database.open brings an older one up to date, a newer one needs a newer "
             "pycolmap"
         )
-
-
-def _our_version() -> int:
-    """The version that pycolmap gives to a new database."""
-    pycolmap = need("pycolmap", "colmap")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "new.db"
-        pycolmap.Database.open(path).close()
-        with closing(sqlite3.connect(path)) as database:
-            return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1_000_000}.{version // 10_000 % 100}.{version // 100 % 100}"
 
 
 def _features(
@@ -325,14 +312,12 @@ def _features(
 
 
 def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
-    if not len(descriptors):
-        return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
-    if descriptors.shape[1] != model.n_features_in_:
+    if len(descriptors) and descriptors.shape[1] != model.n_features_in_:
         raise DatabaseError(
             f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model takes "
             f"{model.n_features_in_}"
         )
-    return model.transform(descriptors)
+    return encode_rows(model, descriptors)
 
 
 def _is_of(model: BaseHasher, stored: str, n_bits: int) -> bool:
@@ -350,6 +335,6 @@ def _model_of(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None
     return str(line[0]), int(line[1])
 
 
-def _copy(database: sqlite3.Connection, to: str | os.PathLike[str]) -> None:
-    with replacing(to) as temporary, closing(sqlite3.connect(temporary)) as copy:
+def _copy(database: sqlite3.Connection, to: Path) -> None:
+    with closing(sqlite3.connect(to)) as copy:
         database.backup(copy)

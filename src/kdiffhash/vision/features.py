@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from ..hashers import BaseHasher
 from ..pretrained import load_pretrained
 
 Image = NDArray[np.uint8]
-Extractor = Callable[[Image], tuple[Sequence[Any], NDArray[Any] | None]]
 
 
 class HashedFeatures:
@@ -70,9 +69,7 @@ class HashedFeatures:
 
     def encode(self, descriptors: NDArray[Any] | None) -> Codes:
         """Codes of descriptors that were computed before."""
-        if descriptors is None or not len(descriptors):
-            return np.empty((0, self.descriptorSize()), np.uint8)
-        return self.model.transform(descriptors)
+        return encode_rows(self.model, descriptors)
 
     def descriptorSize(self) -> int:  # noqa: N802
         """Bytes of a code."""
@@ -130,6 +127,13 @@ class HashedSIFT(HashedFeatures):
         self.options = {"n_features": n_features, **options}
         sift = need("cv2", "vision").SIFT_create(nfeatures=n_features, **options)
         super().__init__(sift, load_pretrained("sift", n_bits=n_bits) if model is None else model)
+
+
+def encode_rows(model: BaseHasher, rows: NDArray[Any] | None) -> Codes:
+    """Codes of rows, of which there may be none."""
+    if rows is None or not len(rows):
+        return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
+    return model.transform(rows)
 
 
 def _checked(image: Any) -> Image:

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..codes import Codes, n_bytes
+from ..codes import Codes
 from ..extras import need
 from ..files import replacing
 from ..hashers import BaseHasher
 from ..hashers.stored import fingerprint, is_same_model
 from ..search import match_codes
 from ..shards.hdf5 import Hdf5Shard, image_rows, plain, reading
+from .features import encode_rows
 from .image_pairs import image_pairs
 from .photos import RATIO
 
@@ -135,12 +136,11 @@ def _check_groups(names: list[str]) -> None:
     """Refuse names that hloc's matches files cannot tell apart."""
     seen: dict[str, str] = {}
     for name in names:
-        if _group(name) in seen:
+        other = seen.setdefault(_group(name), name)
+        if other != name:
             raise ValueError(
-                f"{seen[_group(name)]} and {name} have the same name in a matches file of hloc's; "
-                "rename one"
+                f"{other} and {name} have the same name in a matches file of hloc's; rename one"
             )
-        seen[_group(name)] = name
 
 
 def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
@@ -155,6 +155,4 @@ def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
                 f"({attributes.get(_BITS)} bits); name that model, or start from its descriptors"
             )
         return rows
-    if not len(rows):
-        return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
-    return model.transform(rows)
+    return encode_rows(model, rows)

@@ -18,7 +18,8 @@ def image_pairs(
     """
     if listed is None:
         return list(combinations(names, 2))
-    known, pairs, seen = set(names), [], set()
+    known = set(names)
+    pairs: dict[frozenset[str], tuple[str, str]] = {}
     lines = Path(listed).read_text(encoding="utf-8-sig", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         words = line.split()
@@ -33,9 +34,7 @@ def image_pairs(
                 raise ValueError(f"{where}: there is no image {name!r} with descriptors")
         if a == b:
             raise ValueError(f"{where}: {a} is paired with itself")
-        if frozenset(words) not in seen:
-            seen.add(frozenset(words))
-            pairs.append((a, b))
+        pairs.setdefault(frozenset(words), (a, b))
     if not pairs:
         raise ValueError(f"{os.fspath(listed)} lists no pairs")
-    return pairs
+    return list(pairs.values())

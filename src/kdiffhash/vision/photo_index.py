@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import Codes
+from ..datasets.pictures import SUFFIXES, list_photos
 from ..hashers import BaseHasher
 from ..hashers.stored import fingerprint, is_same_model
 from ..search import HammingIndex
@@ -41,7 +42,6 @@ from .photos import (
     verify_matches,
 )
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
 _SURE = 15  # inliers, as COLMAP wants them
 _ROOM = 2**20  # ids of a photograph
 _BATCH = 32  # photographs that are added at a time
@@ -317,14 +317,6 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
             yield lines
     except sqlite3.Error as error:
         raise ValueError(f"{path} is damaged or in use: {error}") from error
-
-
-def list_photos(root: Path) -> list[Path]:
-    """The photographs in a folder and in folders inside it, by name."""
-    if not root.is_dir():
-        raise ValueError(f"{root} is not a folder of photographs")
-    named = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES)
-    return sorted(path for path in named if path.is_file())
 
 
 def _state(path: Path) -> tuple[int, int]:
