@@ -120,7 +120,7 @@ def main() -> None:
             before = time.perf_counter()
             codes[n_bits] = read_pictures(start, load_pretrained("rootsift", n_bits))
             encoding[n_bits] = time.perf_counter() - before
-            match_pictures(codes[n_bits][:2])  # compiled
+            match_pictures(codes[n_bits][:2])  # warm up
         sizes = [len(picture.codes) for picture in codes[256]]
         seconds: dict[Any, list[float]] = {"own": [], **{n: [] for n in LENGTHS}}
         for _ in range(options.turns):

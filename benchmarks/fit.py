@@ -66,7 +66,7 @@ def run_case(n_basis: int) -> dict[str, float]:
     rows, pairs, similar = make_data()
     hasher = KernelDiffHash(N_BITS, n_basis=n_basis, preprocess="hellinger", random_state=0)
     small = np.concatenate([np.flatnonzero(similar)[:500], np.flatnonzero(~similar)[:500]])
-    KernelDiffHash(8, n_basis=16).fit_pairs(rows, pairs[small], similar[small])  # compile
+    KernelDiffHash(8, n_basis=16).fit_pairs(rows, pairs[small], similar[small])  # warm up
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     hasher.fit_pairs(rows, pairs, similar)

@@ -43,7 +43,7 @@ def main() -> None:
         raise SystemExit(f"{folder} has no room for {size / 2**30:.1f} GB; set TMPDIR")
     width = options.n_bits // 8
     queries = np.frombuffer(rng.bytes(100 * width), np.uint8).reshape(100, width)
-    HammingIndex(queries).search(queries, 10)  # compile
+    HammingIndex(queries).search(queries, 10)  # warm up
     HammingIndex(queries).search(queries[:1], 10)
     before, watch, path = anonymous_mb(), Watch(), folder / "codes.index"
     rows = []

@@ -151,7 +151,7 @@ def bench_time() -> list[dict[str, Any]]:
         for n_bits in LENGTHS:
             short = model.truncate(n_bits)
             codes = short.transform(a), short.transform(b)
-            match_codes(*codes, ratio=0.76)  # compiled
+            match_codes(*codes, ratio=0.76)  # warm up
             work[f"binary {n_bits}"] = lambda c=codes: by_opencv(cv2.NORM_HAMMING, *c)
             work[f"hash {n_bits}"] = lambda c=codes, t=threads: match_codes(
                 *c, ratio=0.76, n_jobs=t

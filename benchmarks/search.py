@@ -94,7 +94,7 @@ def measure(
         return flat.search(queries, k)
 
     ours = partial(index.search, queries, k, n_jobs=threads)
-    some = queries[:100]  # compiles, too
+    some = queries[:100]
     np.testing.assert_array_equal(index.search(some, k, n_jobs=threads)[0], flat.search(some, k)[0])
     functions: dict[str, Any] = {"kdiffhash": ours}
     for setting in FAISS if len(queries) <= 100 else FAISS[1:2]:
