@@ -82,7 +82,7 @@ def measure(
     peers: bool = False,
 ) -> dict[str, Any]:
     import faiss
-    from limits import popcounts_per_s, read_all, read_seconds
+    from limits import popcounts_per_s, read_seconds
 
     faiss.omp_set_num_threads(threads)
     codes, queries = truncate(codes, n_bits), truncate(queries, n_bits)
@@ -101,7 +101,7 @@ def measure(
         functions[f"faiss {setting}"] = partial(by_faiss, *setting)
     words = np.frombuffer(codes, np.uint64)
     if len(queries) == 1:
-        read_all(words)
+        read_seconds(words, threads)
         functions["read"] = partial(read_seconds, words, threads)
     seconds = interleaved(functions, repeats)
     mine = seconds["kdiffhash"]

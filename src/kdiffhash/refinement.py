@@ -96,6 +96,7 @@ def refine(
     settings: Refinement,
     rng: np.random.Generator,
     n_jobs: int | None = None,
+    verbose: bool = False,
 ) -> Hash:
     """A better hash, by descent from `start`.
 
@@ -112,6 +113,8 @@ def refine(
     rng : numpy Generator
     n_jobs : int, optional
         Threads; they do not change the result.
+    verbose : bool
+        Show the progress on a terminal.
 
     Returns
     -------
@@ -124,7 +127,7 @@ def refine(
             "things; give pairs of several things, or y with fit_pairs, or refine=0"
         )
     learn, checks = _keep_aside(positives, shown, settings, rng)
-    with one_blas_thread(), progress(settings.steps, "refining") as advance:
+    with one_blas_thread(), progress(settings.steps, "refining", verbose) as advance:
         descending = _Descent(start, rows, settings, rng, n_jobs)
         best, least, fruitless = start, descending.error_of_bits(checks, things), 0
         for number in range(settings.steps):

@@ -315,7 +315,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a parameter or a fitted attribute; codes follow it from then on."""
         super().__setattr__(name, value)
-        if name != "n_jobs":
+        if name not in ("n_jobs", "verbose"):
             _encoders.pop(self, None)
 
     def _forget(self) -> None:

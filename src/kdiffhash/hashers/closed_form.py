@@ -37,6 +37,7 @@ class ClosedFormHasher(BaseHasher):
 
     threshold_weight: float
     refine: int
+    verbose: bool
 
     bit_fnr_: NDArray[np.float64]
     bit_fpr_: NDArray[np.float64]
@@ -123,7 +124,11 @@ class ClosedFormHasher(BaseHasher):
         else:
             prepared = preprocess_rows(rows[used], self.preprocess)
         start = Hash(features, self.directions_, found.thresholds)
-        result = refine(start, prepared, members, ids, batches.settings, batches.rng, self.n_jobs)
+        result = refine(
+            *(start, prepared, members, ids, batches.settings, batches.rng),
+            n_jobs=self.n_jobs,
+            verbose=self.verbose,
+        )
         self.directions_ = result.directions
         if isinstance(result.features, GaussianMap):
             self.basis_ = result.features.basis

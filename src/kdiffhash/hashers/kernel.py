@@ -185,7 +185,7 @@ class KernelDiffHash(KernelHasher):
         What has length 1: the function in the kernel's space, or its vector of coefficients.
     moment, alpha, center
         As in `DiffHash`, in feature space.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
         As in `DiffHash`.
 
     Attributes
@@ -239,6 +239,7 @@ class KernelDiffHash(KernelHasher):
         n_negatives: int = 200_000,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_bits = n_bits
         self.kernel = kernel
@@ -257,6 +258,7 @@ class KernelDiffHash(KernelHasher):
         self.n_negatives = n_negatives
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -295,7 +297,7 @@ class KernelLDAHash(KernelHasher):
         Regularisation as in `LDAHash`; lengths are measured in the kernel's space. One that falls
         is 0.5 for the first 32 bits and 20 times smaller after each doubling, so that short
         prefixes are as good as codes that were learned for their length.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
         As in `DiffHash`.
 
     Attributes
@@ -330,6 +332,7 @@ class KernelLDAHash(KernelHasher):
         n_negatives: int = 200_000,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_bits = n_bits
         self.kernel = kernel
@@ -345,6 +348,7 @@ class KernelLDAHash(KernelHasher):
         self.n_negatives = n_negatives
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -89,6 +89,8 @@ class DiffHash(LinearHasher):
     random_state : int, RandomState or None
     n_jobs : int, optional
         Threads, by default all. The result does not depend on it.
+    verbose : bool
+        Show the progress of refinement on a terminal.
 
     Attributes
     ----------
@@ -128,6 +130,7 @@ class DiffHash(LinearHasher):
         n_negatives: int = 200_000,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_bits = n_bits
         self.moment = moment
@@ -140,6 +143,7 @@ class DiffHash(LinearHasher):
         self.n_negatives = n_negatives
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -174,7 +178,7 @@ class LDAHash(LinearHasher):
     ridge : float
         Regularisation: this share of the mean eigenvalue of D_N is added to the diagonal of D_P,
         and a tenth of it to that of D_N.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs
+    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
         As in `DiffHash`.
 
     Attributes
@@ -208,6 +212,7 @@ class LDAHash(LinearHasher):
         n_negatives: int = 200_000,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_bits = n_bits
         self.ridge = ridge
@@ -218,6 +223,7 @@ class LDAHash(LinearHasher):
         self.n_negatives = n_negatives
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -43,7 +43,7 @@ def to_file(hasher: BaseHasher) -> tuple[Header, Arrays]:
             arrays[_PARAM + name] = np.asarray(value)
         elif name == "random_state" and not isinstance(value, int | np.integer):
             params[name] = None  # the state of a generator is not part of the model
-        elif name != "n_jobs":  # a matter of the machine
+        elif name not in ("n_jobs", "verbose"):  # matters of the machine, not of the model
             params[name] = to_json(name, value)
     for name in hasher._fitted:
         value = getattr(hasher, name, None)
