@@ -254,7 +254,7 @@ def test_pairs_of_refinement_span_groups_where_that_is_asked_for(monkeypatch):
     groups = np.tile([0, 0, 1, 2], 60)
     seen = []
 
-    def look(start, rows, positives, things, *more):
+    def look(start, rows, positives, things, *more, **options):
         seen.append(rows[positives])
         return start
 
