@@ -92,7 +92,7 @@ class Within {
 // ---- few queries: eight codes of a block, one in each lane ----------------------------------------
 
 constexpr int64_t TILE = 16384;  // bytes of codes that one query after the other is compared with
-constexpr int AHEAD = 2048;      // bytes ahead of which memory is asked for
+constexpr int AHEAD = 8192;      // bytes ahead of which memory is asked for
 
 // W words of a code; 0: any number.
 template <int W, class Found>
@@ -120,7 +120,7 @@ Place by_lanes(const Codes& codes, const Queries& queries, Place place, Found& f
           }
         };
         for (int64_t i = 0; i < STEP * n_words; ++i)
-          __builtin_prefetch((const char*)(codes.blocks + block * size + i * BLOCK) + AHEAD, 0, 2);
+          __builtin_prefetch((const char*)(codes.blocks + block * size + i * BLOCK) + AHEAD, 0, 3);
         if (n == STEP) {
 #pragma GCC unroll 4
           for (int i = 0; i < STEP; ++i) look(i);
