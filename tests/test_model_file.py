@@ -137,6 +137,11 @@ def resaved(saved, tmp_path, change):
         lambda h, a: h["params"].update(preprocess="hellingr"),
         lambda h, a: h["params"].update(surprise=1),
         lambda h, a: h["scalars"].update(gamma_="abc"),
+        lambda h, a: h["scalars"].update(gamma_=-1.0),
+        lambda h, a: h["scalars"].update(gamma_=float("nan")),
+        lambda h, a: h["scalars"].update(gamma_=10**400),
+        lambda h, a: a.update(basis_=a["basis_"][0]),
+        lambda h, a: a.update(bit_fnr_=a["bit_fnr_"][:3]),
         lambda h, a: h["scalars"].update(n_features_in_=2),
         lambda h, a: h.update({"class": "BaseHasher"}),
         lambda h, a: h.pop("params"),
@@ -245,6 +250,26 @@ def test_a_fingerprint_is_of_what_determines_the_codes(things, tmp_path):
     moved = copy.deepcopy(hasher)
     moved.thresholds_ = np.nextafter(hasher.thresholds_, np.float32(9))
     assert fingerprint(moved) != name
+
+
+def tanimoto(a, b):
+    return a @ b.T
+
+
+def test_a_kernel_that_is_a_function_is_known_by_its_name(things):
+    X, y = things
+    one, other = (
+        KernelDiffHash(4, n_basis=20, kernel=tanimoto, kernel_params=params, random_state=0)
+        for params in (None, {})
+    )
+    assert fingerprint(one.fit(X, y)) == fingerprint(other.fit(X, y))
+
+
+def test_only_what_is_there_can_be_halved(things, tmp_path):
+    hasher = LDAHash(4).fit(*things)
+    for wrong in ("directions_", ["direction_"]):
+        with pytest.raises(ValueError, match="half must be some of"):
+            hasher.save(tmp_path / "m", half=wrong)
 
 
 def test_the_models_for_sift_and_rootsift_are_one():

@@ -151,11 +151,10 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None) -> Codes:
 def as_words(codes: Codes, width: int = 64) -> NDArray[Any]:
     """Return codes as unsigned words of `width` bits, the first byte lowest, padded with zeros.
 
-    It is a view where the codes are aligned, writable and fill whole words, else a copy: compiled
-    code is made for one kind of array.
+    It is a view where the codes are aligned and fill whole words, else a copy.
     """
     spare = -codes.shape[-1] % (width // 8)
     if spare:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], spare), np.uint8)], axis=-1)
     words = np.ascontiguousarray(codes).view(f"<u{width // 8}")
-    return np.require(words, f"u{width // 8}", ["C", "A", "W"])
+    return np.require(words, f"u{width // 8}", ["C", "A"])

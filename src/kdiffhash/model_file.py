@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     header, arrays = read_model_file(path)
     try:
         return find_class(header["class"])._from_file(header, arrays)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} does not describe a model of this version: {error}"
         ) from error
@@ -119,6 +119,8 @@ def write_model_file(
     """Write header and arrays with a checksum, what `half` names as float16."""
     from safetensors.numpy import save as to_bytes
 
+    if isinstance(half, str) or not set(half) <= _HALVES:
+        raise ValueError(f"half must be some of {', '.join(sorted(_HALVES))}, got {half!r}")
     header = {"format": 2 if half else 1, **header}
     arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     for name in _HALVES & set(half) & arrays.keys():

@@ -24,6 +24,8 @@ class Labels(NamedTuple):
         labels = cls(as_ids(y, "y"), None if groups is None else as_ids(groups, "groups"))
         if len(labels.ids) != n_rows:
             raise ValueError(f"X has {n_rows} rows, but y has {len(labels.ids)} labels")
+        if labels.groups is not None and len(labels.groups) != n_rows:
+            raise ValueError(f"X has {n_rows} rows, but groups has {len(labels.groups)} entries")
         return labels
 
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -152,10 +152,12 @@ def run_tiles(
     tile: int,
     n_jobs: int | None,
     stop: threading.Event | None = None,
+    blas: bool = True,
 ) -> None:
     """Call a worker for each tile of rows; every thread makes its own worker, with its buffers.
 
-    An error or Ctrl-C on one thread sets `stop`, so that the others take no further tile.
+    An error or Ctrl-C on one thread sets `stop`, so that the others take no further tile. BLAS is
+    held at one thread, unless the caller says that workers do not use it.
     """
     n_tiles = -(-n_rows // tile)
     n_workers = max(1, min(n_threads(n_jobs), n_tiles))
@@ -174,15 +176,18 @@ def run_tiles(
             stop.set()
             raise
 
-    with one_blas_thread():
+    with one_blas_thread() if blas else nullcontext():
         run_plain([work] * n_workers)
 
 
 def run(
-    tasks: Sequence[Callable[[], None]], n_jobs: int | None, stop: threading.Event | None = None
+    tasks: Sequence[Callable[[], None]],
+    n_jobs: int | None,
+    stop: threading.Event | None = None,
+    blas: bool = True,
 ) -> None:
-    """Call every task, on at most `n_jobs` threads at a time."""
-    run_tiles(lambda: lambda i, _: tasks[i](), len(tasks), 1, n_jobs, stop)
+    """Call every task, on at most `n_jobs` threads at a time; see `run_tiles`."""
+    run_tiles(lambda: lambda i, _: tasks[i](), len(tasks), 1, n_jobs, stop, blas)
 
 
 def sum_tiles(

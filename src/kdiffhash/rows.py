@@ -33,6 +33,10 @@ class RowSource(ABC):
     def read(self, numbers: Numbers) -> Array:
         """The rows with these numbers, which rise."""
 
+    def labels(self) -> Array | None:
+        """Which object each row belongs to, if the source tells."""
+        return None
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -112,7 +116,7 @@ def row_numbers(
     if (numbers[1:] > numbers[:-1]).all():
         rising, place = numbers.astype(np.int64), None
     else:
-        rising, place = np.unique(numbers, return_inverse=True)
+        rising, place = np.unique(numbers.astype(np.int64), return_inverse=True)
     if len(rising) and not 0 <= rising[0] <= rising[-1] < n:
         raise IndexError(f"rows are numbered from 0 to {n - 1}")
     return rising, place

@@ -53,7 +53,7 @@ class Cluster:
         self.file = folder / "scheduler.json"
         self._start("scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
         deadline = time.monotonic() + 60
-        while not self.file.exists():
+        while not (self.file.exists() and self.file.read_text().rstrip().endswith("}")):
             assert time.monotonic() < deadline, "the scheduler did not start"
             time.sleep(0.05)
         self.address = json.loads(self.file.read_text())["address"]

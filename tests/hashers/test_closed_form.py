@@ -189,3 +189,13 @@ def test_a_function_never_sees_what_fills_up_a_tile(things):
 
     with pytest.raises(ValueError, match="read-only"):
         KernelLDAHash(4, kernel=spoil, n_basis=20).fit(X, y)
+
+
+def test_another_kernel_leaves_the_metric(things):
+    X, y = things
+    hasher = KernelDiffHash(8, kernel="mahalanobis", n_basis=50, random_state=0).fit(X, y)
+    plain = KernelDiffHash(8, basis=hasher.basis_, gamma=hasher.gamma_).fit(X, y)
+    hasher.set_params(kernel="rbf")
+    for name in ("directions_", "thresholds_"):
+        setattr(plain, name, getattr(hasher, name))
+    np.testing.assert_array_equal(hasher.transform(X), plain.transform(X))

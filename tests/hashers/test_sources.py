@@ -105,3 +105,27 @@ def test_sources_that_are_no_rows_of_numbers_are_refused(things, tmp_path):
     np.save(tmp_path / "y.npy", np.zeros(5))
     with pytest.raises(ValueError, match="shape"):
         LDAHash(4).fit(np.load(tmp_path / "y.npy", mmap_mode="r"), np.arange(5))
+
+
+def test_names_of_columns_do_not_outlive_a_fit_on_a_source(things, sources):
+    import pandas as pd
+
+    X, y = things
+    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(12)])
+    hasher = LDAHash(4, random_state=0).fit(frame, y)
+    assert hasattr(hasher, "feature_names_in_")
+    assert not hasattr(hasher.fit(sources["memory map"], y), "feature_names_in_")
+
+
+def test_groups_must_fit_the_rows(things):
+    X, y = things
+    pairs, similar = draw_pairs(y, 50, 50, random_state=0)
+    with pytest.raises(ValueError, match="groups has 3 entries"):
+        LDAHash(4).fit_pairs(X, pairs, similar, y, groups=[1, 2, 3])
+    with pytest.raises(ValueError, match="groups came without y"):
+        LDAHash(4).fit_pairs(X, pairs, similar, groups=y)
+
+
+def test_rows_are_asked_for_by_numbers_of_any_kind(things, sources):
+    wanted = np.array([40, 7, 40], np.uint64)
+    np.testing.assert_array_equal(sources["shards"][wanted], things[0][[40, 7, 40]])

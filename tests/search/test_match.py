@@ -56,5 +56,9 @@ def test_bad_input_is_told():
         match_codes(codes, codes[:, :4])
     with pytest.raises(ValueError, match="ratio"):
         match_codes(codes, codes, ratio=1.5)
-    with pytest.raises(ValueError, match="max_distance"):
-        match_codes(codes, codes, max_distance=-1)
+    for wrong in (-1, 12.5):
+        with pytest.raises(ValueError, match="max_distance"):
+            match_codes(codes, codes, max_distance=wrong)
+    long = np.zeros((1, 513), np.uint8)
+    with pytest.raises(ValueError, match="at most 4096 bits"):
+        match_codes(long, long)

@@ -20,10 +20,9 @@ from ..encode import Encoder
 from ..kernels import FeatureMap
 from ..metrics import roc
 from ..model_file import Arrays, Header, Model
-from ..pairs import Labels, Pairs, Similar, check_pairs, draw_pairs
+from ..pairs import Labels, Pairs, Similar, check_pairs, distinct_rows, draw_pairs
 from ..preprocess import Preprocess, check_preprocess
-from ..rows import check_source, is_source
-from ..shards import Shards
+from ..rows import RowSource, check_source, is_source
 from ..thresholds import BitRates
 from .stored import from_file, to_file
 
@@ -80,7 +79,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         -------
         self
         """
-        if y is None and isinstance(X, Shards):
+        if y is None and isinstance(X, RowSource):
             y = X.labels()
         if y is None:
             raise ValueError(
@@ -130,6 +129,8 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         self._forget()
         rows, _ = self._check_training_rows(X)
+        if groups is not None and y is None:
+            raise ValueError("groups came without y; they say which pairs of labelled rows to draw")
         labels = None if y is None else Labels.of(y, groups, len(rows))
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), labels)
 
@@ -155,6 +156,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if is_source(X):
             check_source(X)
             self.n_features_in_ = int(X.shape[1])
+            self.__dict__.pop("feature_names_in_", None)
             return X, y
         if y is None:
             return validate_data(self, X, dtype="numeric", ensure_min_samples=2), None
@@ -213,9 +215,9 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         check_is_fitted(self)
         rows, numbers = self._check_rows(X), np.atleast_1d(np.asarray(pairs))
         checked, _ = check_pairs(numbers, np.ones(len(numbers), bool), len(rows))
-        used, members = np.unique(checked, return_inverse=True)
+        used, members = distinct_rows(checked)
         codes = self._encoder().encode(rows[used], self.n_jobs)
-        left, right = members.reshape(-1, 2).T
+        left, right = members.T
         return hamming(codes[left], codes[right])
 
     # -- measuring ------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ class KernelHasher(ClosedFormHasher):
 
     def _feature_map(self) -> FeatureMap:
         if self.kernel in ("rbf", "mahalanobis"):
-            return GaussianMap(self.basis_, self.gamma_, getattr(self, "metric_", None))
+            metric = self.metric_ if self.kernel == "mahalanobis" else None
+            return GaussianMap(self.basis_, self.gamma_, metric)
         params = dict(self.kernel_params or {})
         if takes_gamma(self.kernel):
             params.setdefault("gamma", self.gamma_)

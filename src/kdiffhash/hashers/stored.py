@@ -72,26 +72,32 @@ def from_file(cls: type[Hasher], header: Header, arrays: Arrays) -> Hasher:
         if name in arrays:
             setattr(hasher, name, arrays[name])
         elif name in scalars:
-            setattr(hasher, name, float(scalars[name]))
+            setattr(hasher, name, float(from_json(scalars[name])))
     _check(hasher)
     return hasher
 
 
 def _check(hasher: BaseHasher) -> None:
-    """Refuse arrays that do not fit together: the hot loops do not check them again."""
+    """Refuse arrays that do not fit together."""
     hasher._check_params()
+    if not 0 < getattr(hasher, "gamma_", 1.0) < np.inf:
+        raise ValueError(f"gamma_ must be above 0, got {hasher.gamma_}")
     for name in hasher._fitted:
         value = getattr(hasher, name, None)
         if isinstance(value, np.ndarray):
             wanted = np.float64 if name.startswith("bit_") else np.float32
             if value.dtype != wanted or (wanted == np.float32 and not np.isfinite(value).all()):
                 raise ValueError(f"{name} must hold finite {np.dtype(wanted)} numbers")
+    for name in ("directions_", "basis_"):
+        if getattr(hasher, name, np.empty((0, 0))).ndim != 2:
+            raise ValueError(f"{name} must be a matrix")
     n_bits, width = hasher.directions_.shape
     features = hasher._feature_map()
-    metric = getattr(features, "metric", None)
+    metric = getattr(hasher, "metric_", None)
     n_inputs = hasher.n_features_in_
     if (
-        hasher.thresholds_.shape != (n_bits,)
+        any(len(getattr(hasher, name, hasher.directions_)) != n_bits for name in hasher._per_bit)
+        or hasher.thresholds_.shape != (n_bits,)
         or features.width != width
         or features.input_width != n_inputs
         or (metric is not None and metric.shape != (n_inputs, n_inputs))
@@ -111,7 +117,9 @@ def fingerprint(hasher: BaseHasher) -> str:
     for name in ("kernel", "kernel_params"):
         if hasattr(hasher, name):
             value = getattr(hasher, name)
-            known[name] = str(value) if callable(value) else to_json(name, value)
+            if callable(value):
+                value = f"{value.__module__}.{value.__qualname__}"
+            known[name] = to_json(name, value or None)  # no parameters are as good as none
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
     for name in sorted(hasher._fitted):
         value = getattr(hasher, name, None)

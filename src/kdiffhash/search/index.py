@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -18,6 +19,7 @@ from .rerank import check_rerank, rerank
 from .segment import (
     Ids,
     Segment,
+    all_ids,
     in_batches,
     make_segment,
     only_ids,
@@ -124,7 +126,9 @@ class HammingIndex:
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode must be 'r' or 'a', got {mode!r}")
-        path = Path(path)
+        path = Path(path).absolute()
+        if mode == "a" and n_bits is None and not path.exists():
+            n_bits = getattr(model, "n_bits_", None)
         if mode == "a" and n_bits is not None and not path.exists():
             n_bits = checks.check_n_bits(n_bits, MAX_BITS)
             file = IndexFile.create(path, n_bits, checks.fingerprint_of(model, n_bits))
@@ -159,7 +163,8 @@ class HammingIndex:
         """In another process an index file is opened anew, for reading."""
         if self._file is not None:
             return type(self).open, (str(self._file.path.resolve()),)
-        state = (self.n_bits, self.model, self._segments, self._next_id)
+        segments = [replace(segment, tables={}, shares={}) for segment in self._segments]
+        state = (self.n_bits, self.model, segments, self._next_id)
         return _in_memory, (type(self), *state)
 
     def __enter__(self) -> Self:
@@ -213,9 +218,9 @@ class HammingIndex:
         return _in_memory(type(self), self.n_bits, self.model, share, self._next_id)
 
     @property
-    def _sequence(self) -> int:
-        """A number that grows with every change of the file that was seen; 0 in memory."""
-        return 0 if self._file is None else self._file.slot.sequence
+    def _state(self) -> Any:
+        """What tells the state of the file that was seen from any other; None in memory."""
+        return None if self._file is None else (self._file.inode, *self._file.slot)
 
     # -- what is in it --------------------------------------------------------------------------
 
@@ -245,8 +250,7 @@ class HammingIndex:
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, rising."""
-        parts = [segment.ids_of(segment.kept_rows()) for segment in self._segments]
-        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return all_ids(self._segments)
 
     def add(
         self, codes: ArrayLike, ids: ArrayLike | None = None, *, model: Model | None = None
@@ -400,15 +404,16 @@ class HammingIndex:
 
     def _restricted(self, allowed: ArrayLike) -> list[Segment]:
         """Segments in which only allowed rows count."""
-        array = np.asarray(allowed)
+        array, segments = np.asarray(allowed), self._segments
         if array.dtype != np.bool_:
-            return only_ids(self._segments, np.unique(checks.check_ids(array)))
-        if array.shape != (len(self),):
+            return only_ids(segments, np.unique(checks.check_ids(array)))
+        ids = all_ids(segments)
+        if array.shape != ids.shape:
             raise ValueError(
-                f"allowed has shape {array.shape}; give one boolean for each of the {len(self)} "
+                f"allowed has shape {array.shape}; give one boolean for each of the {len(ids)} "
                 "ids in index.ids, or a list of ids"
             )
-        return only_ids(self._segments, self.ids[array])
+        return only_ids(segments, ids[array])
 
 
 def _in_memory(

@@ -101,6 +101,11 @@ class IndexFile:
         self.slot, self.parts = disk.read_parts(self._handle(), self.path, self.head.n_bits)
         return False
 
+    @property
+    def inode(self) -> int:
+        """The number that the system knows the file by; one that takes its place has another."""
+        return os.fstat(self._handle()).st_ino
+
     def forget_maps(self) -> None:
         """Map the file anew when it is read next; each map holds an open file."""
         self._map: NDArray[np.uint8] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _core
 from ..codes import as_words, check_codes
-from ..parallel import run_plain
+from ..parallel import run_tiles
+from .index_format import MAX_BITS
 from .passes import threads_that_pay
 from .segment import Words, to_blocks
 
@@ -76,8 +76,12 @@ def match_codes(
         )
     if ratio is not None and not 0 < ratio <= 1:
         raise ValueError(f"ratio must be above 0 and at most 1, got {ratio}")
-    if max_distance is not None and max_distance < 0:
-        raise ValueError(f"max_distance must be zero or more, got {max_distance}")
+    if max_distance is not None and (
+        not isinstance(max_distance, int | np.integer) or max_distance < 0
+    ):
+        raise ValueError(f"max_distance must be a whole number from zero, got {max_distance!r}")
+    if a.shape[1] > MAX_BITS // 8:
+        raise ValueError(f"codes have at most {MAX_BITS} bits, these have {8 * a.shape[1]}")
     if not len(a) or not len(b):
         return Matches(np.empty((0, 2), np.int64), np.empty(0, np.int32))
     a_words, b_words = as_words(a), as_words(b)
@@ -120,17 +124,11 @@ def _nearest(
     best, second = np.full(n, nothing, np.int64), np.full(n, nothing, np.int64)
     rows = np.full(n, -1, np.int64)
     blocks = to_blocks(codes).reshape(-1)
-    chunks, lock = iter(range(0, n, _CHUNK)), threading.Lock()
 
-    def work() -> None:
-        while True:
-            with lock:
-                first = next(chunks, None)
-            if first is None:
-                return
-            some = slice(first, first + _CHUNK)
-            given = (queries[some], limits[some], limit_of, best[some], second[some], rows[some])
-            _core.match(blocks, len(codes), *given)
+    def work(start: int, stop: int) -> None:
+        some = slice(start, stop)
+        given = (queries[some], limits[some], limit_of, best[some], second[some], rows[some])
+        _core.match(blocks, len(codes), *given)
 
-    run_plain([work] * min(-(-n // _CHUNK), threads_that_pay(codes.size, n, n_jobs)))
+    run_tiles(lambda: work, n, _CHUNK, threads_that_pay(codes.size, n, n_jobs), blas=False)
     return best, second, rows

@@ -48,5 +48,5 @@ def rerank(
         chosen[start:stop] = np.take_along_axis(some, order, axis=1)
 
     if n and many:
-        run_tiles(lambda: work, n, 64, n_jobs)
+        run_tiles(lambda: work, n, 64, n_jobs, blas=False)
     return distances, chosen

@@ -164,6 +164,12 @@ def without_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
     return left
 
 
+def all_ids(segments: list[Segment]) -> Ids:
+    """Ids of all kept rows, rising."""
+    parts = [segment.ids_of(segment.kept_rows()) for segment in segments]
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
 def only_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
     """Segments in which only the rows of some ids, which rise, count."""
     chosen = []

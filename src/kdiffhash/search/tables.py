@@ -46,13 +46,21 @@ class Flips(NamedTuple):
 
 
 def within(
-    segments: list[Segment], queries: Words, radius: int, n_bits: int, n_jobs: int | None
+    segments: list[Segment],
+    queries: Words,
+    radius: int,
+    n_bits: int,
+    n_jobs: int | None,
+    all_segments: list[Segment] | None = None,
 ) -> Iterator[Found]:
-    """Number of the query, id and distance of all rows within a radius, in no order."""
+    """Number of the query, id and distance of all rows within a radius, in no order.
+
+    The lookup tables of `all_segments`, those of an index, share the memory that tables may take.
+    """
     for segment in segments:
         whole = Piece(segment, 0, segment.n_rows)
         after = np.full(len(queries), -1, np.int64)
-        room = _room(segments)
+        room = _room(all_segments or segments)
         for owners, rows, distances in _within(whole, queries, after, radius, n_bits, room, n_jobs):
             yield owners, segment.ids_of(rows), distances
 
@@ -81,7 +89,7 @@ def pairs_within(
             ):
                 yield ids[owners], segment.ids_of(others), distances
             for owners, others, distances in within(
-                segments[number + 1 :], words, radius, n_bits, n_jobs
+                segments[number + 1 :], words, radius, n_bits, n_jobs, segments
             ):
                 yield ids[owners], others, distances
 
@@ -204,7 +212,7 @@ def _make_tables(segment: Segment, n_parts: int, n_bits: int, n_jobs: int | None
         begin, width = int(tables.begins[p]), int(widths[p])
         list_rows(flat, segment.n_words, begin, width, starts, tables.rows[p])
 
-    run([partial(fill, p) for p in range(n_parts)], n_jobs)
+    run([partial(fill, p) for p in range(n_parts)], n_jobs, blas=False)
     segment.tables[n_parts] = tables
     return tables
 
@@ -242,7 +250,7 @@ def _look_up(
         end = min(begin + at_once, len(queries))
         size = max(1, -(-(end - begin) // n_threads(n_jobs)))
         tasks = [slice(i, min(i + size, end)) for i in range(begin, end, size)]
-        run([partial(search, some, results) for some in tasks], n_jobs)
+        run([partial(search, some, results) for some in tasks], n_jobs, blas=False)
         yield from results
 
 

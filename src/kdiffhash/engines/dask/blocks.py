@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ class Blocks(RowSource):
     width: int
     dtype: np.dtype[Any]
     client: Any
-    labels: Callable[[], Array | None] = lambda: None
+    shards: Shards | None = None
 
     @classmethod
     def of(cls, X: Any, client: Any) -> Blocks:
@@ -34,7 +33,7 @@ class Blocks(RowSource):
             X = absolute_shards(X)
             files = list(X.files)
             sizes = [len(file) for file in files]
-            return cls(files, sizes, X.shape[1], X.dtype, client, X.labels)
+            return cls(files, sizes, X.shape[1], X.dtype, client, X)
         check_source(X)
         X = X.rechunk({1: -1})
         return cls(list(X.to_delayed().ravel()), list(X.chunks[0]), X.shape[1], X.dtype, client)
@@ -48,6 +47,10 @@ class Blocks(RowSource):
     def shape(self) -> tuple[int, int]:
         """Rows and width."""
         return int(self.starts[-1]), self.width
+
+    def labels(self) -> Array | None:
+        """Labels that the files bring along."""
+        return None if self.shards is None else self.shards.labels()
 
     def read(self, numbers: Numbers) -> Array:
         """The rows with these numbers, which rise, read by the workers that have them."""

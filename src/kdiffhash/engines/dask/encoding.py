@@ -78,4 +78,4 @@ def encode(
 
 
 def _transform(rows: Array, hasher: BaseHasher) -> Array:
-    return hasher.transform(rows)
+    return hasher.transform(rows) if len(rows) else np.empty((0, n_bytes(hasher.n_bits_)), np.uint8)

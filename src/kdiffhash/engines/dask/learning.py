@@ -39,8 +39,7 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     hasher
     """
     rows = Blocks.of(X, current_client(client))
-    y, groups = (v.compute() if hasattr(v, "compute") else v for v in (y, groups))
-    return hasher.fit(rows, rows.labels() if y is None else y, groups)
+    return hasher.fit(rows, y, groups)
 
 
 def fit_pairs(

@@ -21,9 +21,9 @@ from ...search import HammingIndex, checks
 from ...search.index_format import MAX_BITS
 from ...search.passes import merge_found
 from ...search.segment import to_codes, words_by_id
-from ...shards import is_shards
+from ...shards import Shard, is_shards
 from ...shards.codes import read_record
-from .blocks import Blocks, take_rows
+from .blocks import Blocks
 from .cluster import ClusterError, current_client, same, told
 
 if TYPE_CHECKING:
@@ -67,10 +67,12 @@ class ClusterIndex:
         delayed = need("dask", "dask").delayed
         threads = self._client.nthreads()
         places = [worker for worker, n in threads.items() for _ in range(n)]
+        if not places:
+            raise ClusterError("the cluster has no workers to hold the codes; start some first")
         if isinstance(source, str | Path) and not is_shards(Path(source)):
             path = Path(source).absolute()
             with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
-                self.n_bits, self.model, state = index.n_bits, index.model, index._sequence
+                self.n_bits, self.model, state = index.n_bits, index.model, index._state
             load, n = delayed(_open_part, pure=False), len(places)
             jobs = [load(path, i, n, state) for i in range(n)]
         else:
@@ -178,10 +180,10 @@ class ClusterIndex:
             return list(self._client.gather([submit(work, part, *sent) for part in self._parts]))
 
 
-def _open_part(path: Path, number: int, of: int, state: int) -> HammingIndex:
+def _open_part(path: Path, number: int, of: int, state: Any) -> HammingIndex:
     """A part of an index file, in the memory of this worker."""
     with HammingIndex.open(path) as index:
-        if index._sequence != state:
+        if index._state != state:
             raise ClusterError(f"{path} was changed while it was read; start the job again")
         return index._part(number, of)
 
@@ -190,10 +192,13 @@ def _load_part(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -
     """An index of some rows of some blocks."""
     index = HammingIndex(n_bits=n_bits)
     for block, start, stop in blocks:
-        for i in range(start, stop, _PORTION):
-            codes = take_rows(block, np.arange(i, min(i + _PORTION, stop)), first_id)
-            index.add(codes, np.arange(first_id, first_id + len(codes)))
-            first_id += len(codes)
+        done = 0  # rows of the block
+        for codes in block.blocks(_PORTION) if isinstance(block, Shard) else [np.asarray(block)]:
+            some = codes[max(start - done, 0) : max(stop - done, 0)]
+            index.add(some, np.arange(first_id, first_id + len(some)))
+            first_id, done = first_id + len(some), done + len(codes)
+            if done >= stop:
+                break
     return index
 
 
