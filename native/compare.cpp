@@ -1,8 +1,17 @@
-// Comparing codes one by one: weighted by a query's projections, or part by part until enough is known.
+// Comparing codes one by one: in full, weighted by a query's projections, or part by part until enough is known.
 
 #include "loops.h"
 
 namespace LEVEL {
+
+void all_distances(const uint64_t* a, int64_t n, const uint64_t* columns, int64_t m, int64_t n_words, uint16_t* out) {
+  // Words of the second codes lie column by column, so that the inner loop runs over neighbours.
+  std::memset(out, 0, n * m * sizeof(uint16_t));
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t w = 0; w < n_words; ++w)
+      for (int64_t j = 0; j < m; ++j)
+        out[i * m + j] += uint16_t(__builtin_popcountll(a[i * n_words + w] ^ columns[w * m + j]));
+}
 
 void weight_differing(const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words,
                       int64_t n_bits, float* out) {

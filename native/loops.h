@@ -85,6 +85,8 @@ constexpr int64_t PANEL = 2 * FLOATS;  // columns of a panel of a product
   LOOP(int64_t, look_up,                                                                                              \
        (const Codes&, const Tables&, const Flips&, int64_t radius, const Queries&, const int64_t* after,              \
         int64_t first, Hits&))                                                                                        \
+  LOOP(void, all_distances,                                                                                           \
+       (const uint64_t* a, int64_t n, const uint64_t* columns, int64_t m, int64_t n_words, uint16_t* out))            \
   LOOP(void, weight_differing,                                                                                        \
        (const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words, int64_t n_bits,       \
         float* out))                                                                                                  \

@@ -228,9 +228,17 @@ std::tuple<int64_t, int64_t> look_up(In<uint64_t, 1> blocks, Kept kept, In<int64
   return {next, hits.size};
 }
 
+void all_distances(In<uint64_t, 2> a, In<uint64_t, 2> columns, Out<uint16_t, 2> out) {
+  const int64_t n_words = size(columns);
+  need(size(a, 1) == n_words, "a and columns differ in width");
+  need(n_words < 1024, "codes must have up to 1,023 words");
+  need(size(out) == size(a) && size(out, 1) == size(columns, 1), "out must have shape (n, m)");
+  loops->all_distances(a.data(), size(a), columns.data(), size(columns, 1), n_words, out.data());
+}
+
 void weight_differing(In<uint64_t, 3> words, In<float, 2> projections, Out<float, 2> out) {
   const int64_t n = size(words), m = size(words, 1), n_words = size(words, 2), n_bits = size(projections, 1);
-  need(size(projections) == n && n_bits <= 64 * n_words,
+  need(size(projections) == n && (n_bits + 63) / 64 <= n_words,
        "projections must have one row for each query, a column for each bit");
   need(size(out) == n && size(out, 1) == m, "out must have shape (n, m)");
   loops->weight_differing(words.data(), projections.data(), n, m, n_words, n_bits, out.data());
@@ -422,6 +430,7 @@ NB_MODULE(_core, m) {
   BIND(part_values);
   BIND(list_rows);
   BIND(look_up);
+  BIND(all_distances);
   BIND(weight_differing);
   BIND(decide);
   BIND(multiply);

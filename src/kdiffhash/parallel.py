@@ -1,7 +1,7 @@
 """Threads whose number never changes a result.
 
 BLAS rounds differently for other thread counts and matrix heights. So rows are multiplied with
-`_numba.product`, sums over pairs are made by one BLAS thread on tiles of pairs and taken in an
+`_core.multiply`, sums over pairs are made by one BLAS thread on tiles of pairs and taken in an
 order that depends on the data alone, and threads work on different tiles.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._numba.hamming import each_with_each
+from .._core import all_distances
 from ..codes import Codes, as_words
 from ..parallel import one_blas_thread
 
@@ -33,7 +33,7 @@ def first_by_codes(codes: Codes, queries: NDArray[np.int64]) -> tuple[Any, Any]:
 
     def compare(some: NDArray[np.int64]) -> NDArray[Any]:
         out = np.empty((len(some), len(codes)), np.uint16)
-        each_with_each(words[some], columns, out)
+        all_distances(words[some], columns, out)
         return out.astype(np.int64)
 
     return _first(compare, queries)
@@ -104,7 +104,7 @@ def time_comparisons(rows: NDArray[Any], lengths: list[int], seed: int = 0) -> d
             words = as_words(codes[:, : -(-length // 8)])
             columns = np.ascontiguousarray(words.T)
             out[str(length)] = _best_of(
-                lambda a=words[:2000], b=columns: each_with_each(a, b, distances)
+                lambda a=words[:2000], b=columns: all_distances(a, b, distances)
             )
     return {name: 1e9 * seconds / 8e6 for name, seconds in out.items()}
 
