@@ -11,13 +11,25 @@ ifneq ($(wildcard ../shared/photos),)
 export KDIFFHASH_PHOTOS ?= $(abspath ../shared/photos)
 endif
 
-.PHONY: demo test soak lint format docs bench clean
+.PHONY: demo test sanitize aarch64 selftest soak lint format docs bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/kdiffhash study --quick --out demo-report
 
-test: lint
+test: lint $(if $(filter Linux,$(shell uname)),sanitize)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The core with AddressSanitizer and UndefinedBehaviorSanitizer, in a package of its own that is found before the
+# editable install: an empty module takes the place of that install's hook.
+SANITIZED := build/sanitize/package
+sanitize: $(VENV)/.dev
+	rm -rf $(SANITIZED)
+	$(INSTALL) --no-build-isolation --no-deps --target $(SANITIZED) -Cbuild-dir=build/sanitize/core \
+	  -Ccmake.define.SANITIZE=ON -Ccmake.define.STRICT=ON .
+	touch $(SANITIZED)/_editable_skbc_kdiffhash.py
+	PYTHONPATH=$(abspath $(SANITIZED)) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not codes'
 
 # The writer of an index is killed ten times as often as in the tests.
 soak: $(VENV)/.dev
@@ -45,7 +57,8 @@ bench: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The compiled core is built on installing, and again, when a C++ file has changed, on importing.
+# The compiled core is built on installing, and again, when a C++ file has changed, on importing. With the tools of
+# development, warnings are errors.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
@@ -54,7 +67,7 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(INSTALL) --no-build-isolation -e '.[dev]'
+	SKBUILD_CMAKE_DEFINE=STRICT=ON $(INSTALL) --no-build-isolation -e '.[dev]'
 	touch $@
 
 clean:

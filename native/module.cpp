@@ -170,8 +170,9 @@ void merge_nearest(In<int32_t, 2> a_distances, In<int64_t, 2> a_ids, In<int64_t,
 
 void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, Out<int64_t, 1> limits,
            In<int64_t, 1> limit_of, Out<int64_t, 1> best, Out<int64_t, 1> second, Out<int64_t, 1> rows) {
-  const int64_t n_words = size(queries, 1), n = size(queries), nothing = 64 * n_words + 1;
+  const int64_t n_words = size(queries, 1), n = size(queries);
   const Codes codes = codes_of(blocks, n_words, n_rows, {}, 0, n_rows);
+  const int64_t nothing = 64 * n_words + 1;
   need_limits(constant(limits), n, n_words);
   need_size(limit_of, nothing + 2, "limit_of must have an entry for each distance, and two more");
   need_rows(limit_of, nothing + 1, "limits must lie in 0 to one above all bits");
@@ -271,7 +272,8 @@ void multiply(In<float, 2> a, In<float, 3> panels, int64_t n_rows, Out<float, 2>
   need(size(panels, 2) == loops->panel, "panels must be as wide as `panel`");
   need(0 <= n_rows && n_rows <= size(a) && n_rows <= size(out), "there are fewer rows than n_rows");
   need(size(a, 1) >= size(panels, 1), "rows are shorter than the columns of panels");
-  need(size(out, 1) == size(panels) * loops->panel, "out must have a column for each one of panels");
+  need(size(out, 1) % loops->panel == 0 && size(out, 1) / loops->panel == size(panels),
+       "out must have a column for each one of panels");
   loops->multiply(a.data(), size(a, 1), n_rows, panels.data(), size(panels), size(panels, 1), out.data());
 }
 
