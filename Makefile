@@ -31,6 +31,21 @@ sanitize: $(VENV)/.dev
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not codes'
 
+# The loops without Python: on this CPU, and on an emulated one.
+SELFTEST = -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-psabi -Werror -DLEVEL=base \
+  $(filter-out native/module.cpp,$(wildcard native/*.cpp))
+selftest:
+	mkdir -p build
+	$(CXX) $(SELFTEST) -o build/selftest
+	build/selftest
+
+aarch64:
+	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
+	  { echo 'error: a cross-compiler and an emulator are needed: apt-get install g++-aarch64-linux-gnu qemu-user'; exit 1; }
+	mkdir -p build
+	aarch64-linux-gnu-g++ -static $(SELFTEST) -o build/selftest-aarch64
+	qemu-aarch64 build/selftest-aarch64
+
 # The writer of an index is killed ten times as often as in the tests.
 soak: $(VENV)/.dev
 	KDIFFHASH_KILLS=200 $(BIN)/python -m pytest tests/search/test_index_file.py -k killed
