@@ -66,7 +66,7 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
-	for name in encode fit memory data accuracy study search radius crossover index postgres scale pretrained matching colmap frontier refine nesting levers cross sequential onnx_graphs; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in startup encode fit memory data accuracy study search radius crossover index postgres scale pretrained matching colmap frontier refine nesting levers cross sequential onnx_graphs; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 $(VENV)/bin/python:
