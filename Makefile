@@ -11,14 +11,41 @@ ifneq ($(wildcard ../shared/photos),)
 export KDIFFHASH_PHOTOS ?= $(abspath ../shared/photos)
 endif
 
-.PHONY: demo test soak lint format docs bench clean
+.PHONY: demo test sanitize aarch64 selftest soak lint format docs bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/kdiffhash study --quick --out demo-report
 
 # In a hurry: pytest -m "not slow and not network"
-test: lint
+test: lint $(if $(filter Linux,$(shell uname)),sanitize)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The core with AddressSanitizer and UndefinedBehaviorSanitizer, in a package of its own that is found before the
+# editable install: an empty module takes the place of that install's hook.
+SANITIZED := build/sanitize/package
+sanitize: $(VENV)/.dev
+	rm -rf $(SANITIZED)
+	$(INSTALL) --no-build-isolation --no-deps --target $(SANITIZED) -Cbuild-dir=build/sanitize/core \
+	  -Ccmake.define.SANITIZE=ON -Ccmake.define.STRICT=ON .
+	touch $(SANITIZED)/_editable_skbc_kdiffhash.py
+	PYTHONPATH=$(abspath $(SANITIZED)) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not test_codes'
+
+# The loops without Python: on this CPU, and on an emulated one.
+SELFTEST = -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-psabi -Werror -DLEVEL=base \
+  $(filter-out native/module.cpp,$(wildcard native/*.cpp))
+selftest:
+	mkdir -p build
+	$(CXX) $(SELFTEST) -o build/selftest
+	build/selftest
+
+aarch64:
+	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
+	  { echo 'error: a cross-compiler and an emulator are needed: apt-get install g++-aarch64-linux-gnu qemu-user'; exit 1; }
+	mkdir -p build
+	aarch64-linux-gnu-g++ -static $(SELFTEST) -o build/selftest-aarch64
+	qemu-aarch64 build/selftest-aarch64
 
 # The writer of an index is killed ten times as often as in the tests.
 soak: $(VENV)/.dev
@@ -40,13 +67,14 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
-	for name in encode fit memory data accuracy study search radius crossover index postgres scale pretrained matching colmap frontier refine nesting levers cross sequential onnx_graphs; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in startup encode fit memory data accuracy study search radius crossover index postgres scale pretrained matching colmap frontier refine nesting levers cross sequential onnx_graphs; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The compiled core is built on installing, and again, when a C++ file has changed, on importing.
+# The compiled core is built on installing, and again, when a C++ file has changed, on importing. With the tools of
+# development, warnings are errors.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
@@ -55,7 +83,7 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(INSTALL) --no-build-isolation -e '.[dev]'
+	SKBUILD_CMAKE_DEFINE=STRICT=ON $(INSTALL) --no-build-isolation -e '.[dev]'
 	touch $@
 
 clean:

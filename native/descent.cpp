@@ -60,13 +60,13 @@ void hide_same(float* similarity, int64_t n_rows, int64_t n, int64_t first, cons
 void find_largest(const float* similarity, int64_t n_rows, int64_t n, int32_t* where, float* value) {
   for (int64_t r = 0; r < n_rows; ++r) {
     const float* row = similarity + r * n;
-    Floats tops = all(FAR);
+    Floats tops = all(row[0]);
     int64_t j = 0;
     for (; j + FLOATS <= n; j += FLOATS) {
       const Floats some = load(row + j);
       tops = some > tops ? some : tops;
     }
-    float top = FAR;
+    float top = row[0];
     for (int i = 0; i < FLOATS; ++i) top = most(top, tops[i]);
     for (; j < n; ++j) top = most(top, row[j]);
     int32_t place = 0;

@@ -33,13 +33,13 @@ constexpr double C2 = LN2 * LN2 / 2, C3 = C2 * LN2 / 3, C4 = C3 * LN2 / 4, C5 = 
 constexpr double SERIES[] = {C8, C7, C6, C5, C4, C3, C2, LN2, 1.0};
 
 INLINE double exp2_in_double(double t) {
-  t = most(t, -1000.0);
+  t = least(most(t, -1000.0), 1000.0);
   const double whole = __builtin_floor(t + 0.5), r = t - whole;
   double p = C9;
   for (const double c : SERIES) p = p * r + c;
-  int64_t bits;
+  uint64_t bits;
   std::memcpy(&bits, &p, 8);
-  bits += int64_t(whole) << 52;
+  bits += uint64_t(int64_t(whole)) << 52;
   std::memcpy(&p, &bits, 8);
   return p;
 }

@@ -21,7 +21,7 @@ INLINE void add_couples(const int32_t* a, const int32_t* b, int64_t* out, int64_
     Ints columns[VECTORS];
     for (int v = 0; v < VECTORS; ++v) columns[v] = *(const LooseInts*)(b + k * COLUMNS + v * FLOATS);
     for (int r = 0; r < ROWS; ++r) {
-      const Ints row = a[k * COLUMNS + r] - Ints{};
+      const Ints row = *(const LooseInt*)(a + k * COLUMNS + r) - Ints{};
       for (int v = 0; v < VECTORS; ++v) sums[r][v] = add_products(sums[r][v], row, columns[v]);
     }
   }

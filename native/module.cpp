@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "cpu.h"
 #include "loops.h"
@@ -79,14 +81,19 @@ void need_rows(const A& rows, int64_t n, const char* what) {
 
 template <class T>
 int64_t stride(const Rows<T>& rows, const char* what) {
+  if (rows.size() == 0) return int64_t(rows.shape(1));  // NumPy gives such arrays any strides
   need(rows.shape(1) <= 1 || rows.stride(1) == 1, what);
   need(rows.shape(0) <= 1 || rows.stride(0) >= int64_t(rows.shape(1)), what);
   return rows.shape(0) <= 1 ? int64_t(rows.shape(1)) : rows.stride(0);
 }
 
+// At most 131,008 bits: with more, counting by slices would overflow.
+constexpr int64_t MAX_WORDS = 2047, MAX_ROWS = int64_t(1) << 48;
+
 Codes codes_of(const In<uint64_t, 1>& blocks, int64_t n_words, int64_t n_rows, const Kept& kept, int64_t first,
                int64_t last) {
-  need(n_words >= 1 && n_rows >= 0 && size(blocks) == (n_rows + 7) / 8 * 8 * n_words,
+  need(n_words >= 1 && n_words <= MAX_WORDS, "codes must have 1 to 2,047 words");
+  need(n_rows >= 0 && n_rows <= MAX_ROWS && size(blocks) == (n_rows + 7) / 8 * 8 * n_words,
        "blocks must hold whole blocks of eight codes");
   need(0 <= first && first <= last && last <= n_rows && first % 8 == 0, "rows must lie in the blocks");
   need(!kept || size(*kept) == (n_rows + 7) / 8, "kept must have one bit for each row");
@@ -163,8 +170,9 @@ void merge_nearest(In<int32_t, 2> a_distances, In<int64_t, 2> a_ids, In<int64_t,
 
 void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, Out<int64_t, 1> limits,
            In<int64_t, 1> limit_of, Out<int64_t, 1> best, Out<int64_t, 1> second, Out<int64_t, 1> rows) {
-  const int64_t n_words = size(queries, 1), n = size(queries), nothing = 64 * n_words + 1;
+  const int64_t n_words = size(queries, 1), n = size(queries);
   const Codes codes = codes_of(blocks, n_words, n_rows, {}, 0, n_rows);
+  const int64_t nothing = 64 * n_words + 1;
   need_limits(constant(limits), n, n_words);
   need_size(limit_of, nothing + 2, "limit_of must have an entry for each distance, and two more");
   need_rows(limit_of, nothing + 1, "limits must lie in 0 to one above all bits");
@@ -178,7 +186,7 @@ void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, Out<
 }
 
 void need_part(int64_t begin, int64_t width, int64_t n_words) {
-  need(0 <= begin && 1 <= width && width <= 32 && begin + width <= 64 * n_words, "a part must lie in the code");
+  need(0 <= begin && 1 <= width && width <= 32 && begin <= 64 * n_words - width, "a part must lie in the code");
 }
 
 void part_values(In<uint64_t, 1> blocks, int64_t n_words, int64_t n_rows, In<int64_t, 1> rows, int64_t begin,
@@ -215,8 +223,9 @@ std::tuple<int64_t, int64_t> look_up(In<uint64_t, 1> blocks, Kept kept, In<int64
     const int64_t at = firsts.data()[p], flip = flip_firsts.data()[p], count = flip_counts.data()[p];
     need_part(begins.data()[p], widths.data()[p], n_words);
     const int64_t n_values = int64_t(1) << widths.data()[p];
-    need(at >= 0 && at + n_values < size(starts), "starts must have an entry for each value of each part");
-    need(flip >= 0 && count >= 0 && flip + count <= size(flips), "flips of a part must lie in flips");
+    need(at >= 0 && at < size(starts) - n_values, "starts must have an entry for each value of each part");
+    need(flip >= 0 && count >= 0 && count <= size(flips) && flip <= size(flips) - count,
+         "flips of a part must lie in flips");
     for (int64_t i = flip; i < flip + count; ++i)
       need(int64_t(flips.data()[i]) < n_values, "flips must lie in their part");
   }
@@ -230,7 +239,7 @@ std::tuple<int64_t, int64_t> look_up(In<uint64_t, 1> blocks, Kept kept, In<int64
 
 void weight_differing(In<uint64_t, 3> words, In<float, 2> projections, Out<float, 2> out) {
   const int64_t n = size(words), m = size(words, 1), n_words = size(words, 2), n_bits = size(projections, 1);
-  need(size(projections) == n && n_bits <= 64 * n_words,
+  need(size(projections) == n && (n_bits + 63) / 64 <= n_words,
        "projections must have one row for each query, a column for each bit");
   need(size(out) == n && size(out, 1) == m, "out must have shape (n, m)");
   loops->weight_differing(words.data(), projections.data(), n, m, n_words, n_bits, out.data());
@@ -239,6 +248,7 @@ void weight_differing(In<uint64_t, 3> words, In<float, 2> projections, Out<float
 void decide(In<uint32_t, 2> a, In<uint32_t, 2> b, In<int64_t, 1> left, In<int64_t, 1> right, In<int32_t, 1> accept,
             In<int32_t, 1> reject, Out<bool, 1> similar, Out<uint16_t, 1> parts) {
   const int64_t n = size(left), n_parts = size(a, 1);
+  need(n_parts <= UINT16_MAX, "codes have more parts than can be counted");
   need(size(b, 1) == n_parts && size(accept) == n_parts && size(reject) == n_parts,
        "codes and limits differ in length");
   need(size(right) == n && size(similar) == n && size(parts) == n, "pairs and results differ in length");
@@ -254,7 +264,8 @@ void multiply(In<float, 2> a, In<float, 3> panels, int64_t n_rows, Out<float, 2>
   need(size(panels, 2) == loops->panel, "panels must be as wide as `panel`");
   need(0 <= n_rows && n_rows <= size(a) && n_rows <= size(out), "there are fewer rows than n_rows");
   need(size(a, 1) >= size(panels, 1), "rows are shorter than the columns of panels");
-  need(size(out, 1) == size(panels) * loops->panel, "out must have a column for each one of panels");
+  need(size(out, 1) % loops->panel == 0 && size(out, 1) / loops->panel == size(panels),
+       "out must have a column for each one of panels");
   loops->multiply(a.data(), size(a, 1), n_rows, panels.data(), size(panels), size(panels, 1), out.data());
 }
 
@@ -318,6 +329,8 @@ void gaussians(In<double, 2> rows, In<double, 2> basis, double factor, Out<doubl
 void add_gram(In<int16_t, 2> features, In<int64_t, 1> left, In<int64_t, 1> right, int sign, int shift,
               Out<int64_t, 2> out) {
   const int64_t width = (size(features, 1) + GRAM_PANEL - 1) / GRAM_PANEL * GRAM_PANEL;
+  need(sign == 1 || sign == -1, "sign must be 1 or -1");
+  need(shift >= 0 && shift <= INT16_MAX, "shift must be a number that features can have");
   need(size(left) == size(right), "pairs must have two members");
   need_rows(left, size(features), "pairs must be rows of features");
   need_rows(right, size(features), "pairs must be rows of features");
@@ -350,6 +363,7 @@ std::tuple<int64_t, int64_t, int64_t> best_cut(In<int32_t, 1> ranks, In<float, 1
 std::tuple<int64_t, double> best_weighted_cut(In<int32_t, 1> ranks, int64_t n_distinct, In<int32_t, 2> pairs,
                                               In<double, 1> weights) {
   need(n_distinct > 0, "there are no values");
+  need(n_distinct <= size(ranks), "there are fewer ranks than values");
   need_rows(ranks, n_distinct, "ranks must be places in distinct");
   need_size(weights, size(pairs, 1), "there must be one weight for each pair");
   int64_t cut = 0;
@@ -369,7 +383,7 @@ void soft_bits(In<float, 2> projections, In<float, 1> thresholds, float factor, 
 
 void hide_same(Out<float, 2> similarity, int64_t first, In<int64_t, 1> labels) {
   need(size(similarity, 1) == size(labels), "there must be one label for each column");
-  need(0 <= first && first + size(similarity) <= size(labels), "rows must be items");
+  need(0 <= first && first <= size(labels) - size(similarity), "rows must be items");
   loops->hide_same(similarity.data(), size(similarity), size(labels), first, labels.data());
 }
 
@@ -381,7 +395,7 @@ void find_largest(In<float, 2> similarity, Out<int32_t, 1> where, Out<float, 1> 
 
 void add_partners(In<float, 2> soft, int64_t low, int64_t high, int64_t first, Out<float, 1> out) {
   need(0 <= low && low <= high && high <= size(soft, 1), "bits must lie in the code");
-  need(0 <= first && first + size(out) <= size(soft), "rows must be items");
+  need(0 <= first && first <= size(soft) - size(out), "rows must be items");
   loops->add_partners(soft.data(), size(soft), size(soft, 1), low, high, first, size(out), out.data());
 }
 
@@ -406,6 +420,42 @@ void adam_step(Out<float, 1> values, In<float, 1> gradient, Out<float, 1> mean, 
   loops->adam_step(values.data(), gradient.data(), mean.data(), square.data(), n, step, scale);
 }
 
+// ---- binding ------------------------------------------------------------------------------------
+
+template <class T>
+struct IsArray : std::false_type {};
+template <class... T>
+struct IsArray<nb::ndarray<T...>> : std::true_type {};
+template <class T>
+struct IsArray<std::optional<T>> : IsArray<T> {};
+
+// An array of another type or layout is an error: a result would be written to its copy.
+template <class T>
+auto argument() {
+  if constexpr (IsArray<T>::value)
+    return nb::arg().noconvert();
+  else
+    return nb::arg();
+}
+
+template <class T>
+void need_aligned(const T&) {}
+
+template <class... T>
+void need_aligned(const nb::ndarray<T...>& array) {
+  using Scalar = typename nb::ndarray<T...>::Scalar;
+  need(array.size() == 0 || uintptr_t(array.data()) % alignof(Scalar) == 0, "arrays must be aligned");
+}
+
+template <class Result, class... T>
+void bind(nb::module_& m, const char* name, Result (*function)(T...)) {
+  const auto checked = [function](T... values) {
+    (need_aligned(values), ...);
+    return function(std::move(values)...);
+  };
+  m.def(name, checked, nb::call_guard<nb::gil_scoped_release>(), argument<T>()...);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -414,7 +464,7 @@ NB_MODULE(_core, m) {
   m.attr("panel") = loops->panel;
   m.attr("margin") = loops->margin;
   m.attr("gram_panel") = GRAM_PANEL;
-#define BIND(name) m.def(#name, &name, nb::call_guard<nb::gil_scoped_release>())
+#define BIND(name) bind(m, #name, &name)
   BIND(nearest);
   BIND(within);
   BIND(merge_nearest);

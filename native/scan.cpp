@@ -208,14 +208,4 @@ void merge_nearest(int64_t n, int64_t k, const int32_t* const distances[2], cons
   }
 }
 
-extern const Loops loops;
-const Loops loops = {
-#define NAME(level) NAME_OF(level)
-#define NAME_OF(level) #level
-    NAME(LEVEL), int(PANEL), SLAB * GROUP,
-#define POINTER(result, name, arguments) &name,
-    FOR_ALL_LOOPS(POINTER)
-#undef POINTER
-};
-
 }  // namespace LEVEL

@@ -105,6 +105,7 @@ constexpr int FLOATS = 8;
 typedef float Floats __attribute__((vector_size(4 * FLOATS)));
 typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
 typedef float LooseFloats __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+typedef int32_t LooseInt __attribute__((may_alias));
 typedef int32_t LooseInts __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
 
 INLINE Floats load(const float* at) { return *(const LooseFloats*)at; }

@@ -1,11 +1,17 @@
 """The public names, the version, the import time, the wheel."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kdiffhash
@@ -78,26 +84,64 @@ def test_every_extra_is_in_all():
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_wheel_works_in_an_empty_environment(tmp_path):
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
-    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+def test_wheel_and_sdist_work_in_an_empty_environment(tmp_path):
+    """Without a compiler, and without anything that is not installed with the wheel."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
+    apart = ["--wheel", f"-Cbuild-dir={tmp_path / 'build'}"]  # the editable install has its own
+    for folder, options in (("tree", apart), ("sdist", [])):  # the second by way of the sdist
+        line = [*build, str(tmp_path / folder), *options, str(ROOT)]
+        subprocess.run(line, check=True, capture_output=True)
+    (wheel,), (other,) = ((tmp_path / f).glob("*.whl") for f in ("tree", "sdist"))
+    assert _names(wheel) == _names(other)
+    (sdist,) = (tmp_path / "sdist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"native/module.cpp", "native/selftest.cpp", "CMakeLists.txt", "LICENSE"} <= names
+    assert not {name for name in names if name.startswith((".ci", "build", ".venv"))}
+
     venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
-    subprocess.run(install, check=True)
+    programs = tmp_path / "env" / "bin"
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"{other}[vision]"], check=True)
+    keep = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    env = keep | {"PATH": str(programs), "KDIFFHASH_CACHE": str(tmp_path / "cache")}
+    assert not any(shutil.which(name, path=env["PATH"]) for name in ("cc", "gcc", "g++", "c++"))
+
+    def run(program, *arguments):
+        line = [programs / program, *map(str, arguments)]
+        done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     code = """
 import numpy as np, kdiffhash
+from PIL import Image
 X = np.random.default_rng(0).normal(size=(200, 8)); y = np.arange(200) // 4
 hasher = kdiffhash.KernelLDAHash(16, n_basis=50).fit(X, y)
 hasher.save("model.safetensors")
 np.save("rows.npy", X)
-print(hasher.transform(X).shape)
+print(hasher.transform(X).shape, kdiffhash.__file__)
+small = np.random.default_rng(0).integers(0, 256, (60, 80), dtype=np.uint8)
+large = Image.fromarray(small).resize((800, 600), Image.Resampling.BICUBIC)
+large.crop((0, 0, 700, 600)).save("a.png")
+large.crop((60, 20, 800, 600)).save("b.png")
 """
-    run = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
-    assert subprocess.run([python, "-c", code], **run).stdout.strip() == "(200, 2)"
-    command = tmp_path / "env" / "bin" / "kdiffhash"
-    version = subprocess.run([command, "--version"], **run).stdout
-    assert version.strip() == f"kdiffhash {kdiffhash.__version__}"
-    encode = [command, "encode", "model.safetensors", "rows.npy", "-o", "codes.npy", "--json"]
-    assert '"bits": 16' in subprocess.run(encode, **run).stdout
+    shape, place = run("python", "-c", code).strip().rsplit(" ", 1)
+    assert shape == "(200, 2)"
+    assert Path(place).is_relative_to(tmp_path)
+    assert run("kdiffhash", "--version").strip() == f"kdiffhash {kdiffhash.__version__}"
+    assert '"bits": 16' in run("kdiffhash", "info", "model.safetensors", "--json")
+    run("kdiffhash", "encode", "model.safetensors", "rows.npy", "-o", "codes.npy")
+    run("kdiffhash", "index", "build", "codes.npy", "-o", "rows.index")
+    search = ["index", "search", "rows.index", "codes.npy", "-k", "3", "-o", "found.npz"]
+    run("kdiffhash", *search)
+    with np.load(tmp_path / "found.npz") as found:
+        assert found["distances"].shape == (200, 3)
+        assert (found["distances"][:, 0] == 0).all()
+    assert json.loads(run("kdiffhash", "match", "a.png", "b.png", "--json"))
+
+
+def _names(wheel):
+    """Files of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(archive.namelist())

@@ -104,6 +104,74 @@ def test_info_tells_what_is_in_a_model(folder, command):
     assert "KernelLDAHash" in command("info", folder / "model")
 
 
+def test_info_tells_what_python_tells_for_every_class(things, tmp_path, command):
+    X, y = things
+    pairs, similar = kdiffhash.draw_pairs(y, 300, 300, random_state=0)
+    cross = kdiffhash.CrossDiffHash(8, random_state=0).fit_pairs(X, X[:, :9], pairs, similar)
+    cross.save(tmp_path / "cross")
+    told = command("info", tmp_path / "cross", "--json")
+    assert told["class"] == "CrossDiffHash"
+    assert told["input_features"] == {"x": 12, "y": 9}
+    assert (told["bits"], told["bytes_per_code"]) == (8, 1)
+    for hasher in (
+        kdiffhash.ITQHash(8, preprocess="unit"),
+        kdiffhash.BoostedHash(9),
+        kdiffhash.LDAHash(8),
+    ):
+        hasher.set_params(random_state=0).fit(X, y).save(tmp_path / "m")
+        told = command("info", tmp_path / "m", "--json")
+        assert told["class"] == type(hasher).__name__
+        assert told["preprocess"] == hasher.preprocess
+        known = {name: value for name, value in hasher.get_params().items() if name != "n_jobs"}
+        assert told["parameters"] == known
+        if hasattr(hasher, "bit_fnr_"):
+            assert told["mean_bit_fnr"] == pytest.approx(hasher.bit_fnr_.mean())
+
+
+def test_info_on_the_system(command, folder):
+    told = command("info", "--system", "--json")
+    assert told["kdiffhash"] == kdiffhash.__version__
+    assert told["numpy"] == np.__version__
+    assert told["instruction_set"] in ("base", "avx2", "avx512")
+    assert told["threads"] >= 1
+    assert "instruction set" in command("info", "--system")
+    both = command("info", folder / "model", "--system", "--json")
+    assert both["class"] == "KernelLDAHash"
+    assert both["threads"] == told["threads"]
+    assert "--system" in command("info", fail=True)
+
+
+def test_commands_on_codes_import_neither_scikit_learn_nor_scipy(folder, tmp_path):
+    codes = np.random.default_rng(0).integers(0, 256, (50, 8), dtype=np.uint8)
+    np.save(tmp_path / "codes.npy", codes)
+    code = """
+import sys
+from kdiffhash import cli
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code
+print("heavy:", [name for name in ("sklearn", "scipy", "joblib", "pandas") if name in sys.modules])
+"""
+    for arguments in (
+        ["--help"],
+        ["info", folder / "model"],
+        ["info", "--system"],
+        ["index", "--help"],
+        ["index", "build", "codes.npy", "-o", "x.index"],
+        ["index", "add", "x.index", "codes.npy"],
+        ["index", "search", "x.index", "codes.npy", "-k", "3"],
+        ["index", "radius", "x.index", "codes.npy", "--radius", "9"],
+        ["index", "duplicates", "x.index", "--radius", "0"],
+        ["index", "verify", "x.index"],
+        ["index", "info", "x.index"],
+        ["index", "compact", "x.index"],
+    ):
+        line = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "heavy: []", arguments
+
+
 def test_paths_with_brackets_and_infinite_parameters(folder, things, tmp_path, command):
     odd = tmp_path / "a[/b].safetensors"
     odd.parent.mkdir()

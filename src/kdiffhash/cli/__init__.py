@@ -8,6 +8,7 @@ import sys
 import typer
 
 from . import commands, data, index, pg, photos, reconstruction
+from .info import info
 from .study import repeat_options, study
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
 app.command("train")(commands.train)
 app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
-app.command("info")(commands.info)
+app.command("info")(info)
 app.command("export")(commands.export)
 app.add_typer(index.app, name="index")
 app.command("match")(photos.match)

@@ -38,12 +38,15 @@ def bits_and_model(paths: list[Path], model: Path | None, bits: int | None) -> t
 
     A model that makes longer codes is shortened. Codes of different models are refused.
     """
-    from .. import BaseHasher
     from ..codes import n_bytes
     from ..search.checks import check_model
     from ..shards.codes import read_record
 
-    made_by: Any = None if model is None else BaseHasher.load(model)
+    made_by: Any = None
+    if model is not None:  # without one, scikit-learn is not needed
+        from .. import BaseHasher
+
+        made_by = BaseHasher.load(model)
     if bits is None:
         width, known = code_width(paths[0]), read_record(paths[0]).get("bits", 0)
         known = known if made_by is None else made_by.n_bits_

@@ -290,28 +290,6 @@ def evaluate(
     show(result if as_json else readable(result), as_json)
 
 
-def info(model: ModelFile, as_json: Json = False) -> None:
-    """Tell what a model file holds."""
-    import numpy as np
-
-    from .. import BaseHasher
-    from ..model_file import FORMAT
-    from .output import show
-
-    hasher = BaseHasher.load(model)
-    params = {
-        name: "array" if isinstance(value, np.ndarray) else value
-        for name, value in hasher.get_params().items()
-        if name != "n_jobs"
-    }
-    result: dict[str, Any] = {"model": str(model), **_describe(hasher), "format": FORMAT}
-    result |= {"bytes_on_disk": model.stat().st_size, "parameters": params}
-    if hasattr(hasher, "bit_fnr_"):
-        result["mean_bit_fnr"] = float(hasher.bit_fnr_.mean())
-        result["mean_bit_fpr"] = float(hasher.bit_fpr_.mean())
-    show(result, as_json)
-
-
 def export(
     model: ModelFile,
     onnx: Annotated[Path, typer.Option("--onnx", help="Where to write the ONNX graph.")],

@@ -6,15 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..codes import n_bytes
 from ..files import open_npy, replacing
-from ..hashers import BaseHasher
-from ..hashers.stored import fingerprint, is_same_model
 from .shard import BESIDE, Shard, Shards
+
+if TYPE_CHECKING:  # whoever reads codes only does not need scikit-learn
+    from ..hashers import BaseHasher
 
 BLOCK = 24_000  # rows that are encoded at once; a multiple of all tile heights
 _RECORD = "codes.json"
@@ -60,6 +61,8 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
     A shard's codes are there if the file of the same name has as many rows and is no older. The
     folder is made if need be, and refused if it has codes of another model.
     """
+    from ..hashers.stored import fingerprint, is_same_model
+
     targets = [folder / f"{file.path.stem}.npy" for file in rows.files]
     uses = Counter(targets)
     for file, target in zip(rows.files, targets):

@@ -1,0 +1,12 @@
+// The loops of one instruction set, in the table that the module calls them by.
+
+#include "planes.h"
+
+namespace LEVEL {
+
+#define NAME(level) NAME_OF(level)
+#define NAME_OF(level) #level
+#define POINTER(result, name, arguments) &name,
+const Loops loops = {NAME(LEVEL), int(PANEL), SLAB * GROUP, FOR_ALL_LOOPS(POINTER)};
+
+}  // namespace LEVEL

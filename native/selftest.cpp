@@ -1,0 +1,201 @@
+// Search, matching, lookup tables and encoding against plain loops, without Python: for a CPU that is not at hand and
+// has to be emulated. It is not part of the module; `make selftest` and `make aarch64` build and run it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "loops.h"
+
+namespace {
+
+std::mt19937_64 random_number(1);
+int n_checks = 0, n_wrong = 0;
+
+void check(bool good, const char* what, int64_t n, int64_t width) {
+  ++n_checks;
+  if (good) return;
+  ++n_wrong;
+  std::printf("wrong: %s of %lld rows, width %lld\n", what, (long long)n, (long long)width);
+}
+
+using Words = std::vector<uint64_t>;
+
+Words random_words(int64_t n, int64_t n_words) {
+  Words words(n * n_words);
+  for (auto& word : words) word = random_number() & random_number();
+  for (int64_t i = n_words; i < n * n_words; i += 3 * n_words)  // ties
+    std::copy(words.begin(), words.begin() + n_words, words.begin() + i);
+  return words;
+}
+
+std::vector<float> random_floats(int64_t n) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (auto& value : values) value = normal(random_number);
+  return values;
+}
+
+Words to_blocks(const Words& words, int64_t n, int64_t n_words) {
+  Words blocks((n + BLOCK - 1) / BLOCK * BLOCK * n_words);
+  for (int64_t row = 0; row < n; ++row)
+    for (int64_t w = 0; w < n_words; ++w)
+      blocks[row / BLOCK * BLOCK * n_words + w * BLOCK + row % BLOCK] = words[row * n_words + w];
+  return blocks;
+}
+
+int64_t distance(const uint64_t* a, const uint64_t* b, int64_t n_words) {
+  int64_t ones = 0;
+  for (int64_t w = 0; w < n_words; ++w)
+    for (int bit = 0; bit < 64; ++bit) ones += (a[w] ^ b[w]) >> bit & 1;
+  return ones;
+}
+
+using Found = std::vector<std::pair<int64_t, int64_t>>;  // distance and row, in order
+
+Found sorted(const Words& words, int64_t n, int64_t n_words, const uint64_t* query) {
+  Found found;
+  for (int64_t row = 0; row < n; ++row) found.push_back({distance(words.data() + row * n_words, query, n_words), row});
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void check_search(int64_t n, int64_t n_words) {
+  const int64_t n_queries = 70, k = 9, nothing = 64 * n_words + 1;
+  const Words words = random_words(n, n_words), queries = random_words(n_queries, n_words);
+  const Words blocks = to_blocks(words, n, n_words);
+  const Codes codes = {blocks.data(), n_words, nullptr, 0, n};
+  const Queries wanted_for = {queries.data(), n_queries};
+  std::vector<Found> wanted;
+  for (int64_t q = 0; q < n_queries; ++q) wanted.push_back(sorted(words, n, n_words, queries.data() + q * n_words));
+
+  for (const Way way : {Way::lanes, Way::slices}) {
+    std::vector<int64_t> limits(n_queries, nothing), rows(n_queries * k), sizes(n_queries);
+    std::vector<int32_t> distances(n_queries * k);
+    LEVEL::loops.nearest(codes, wanted_for, k, way, limits.data(), distances.data(), rows.data(), sizes.data());
+    bool good = true;
+    for (int64_t q = 0; q < n_queries; ++q) {
+      good &= sizes[q] == std::min(k, n);
+      for (int64_t i = 0; i < sizes[q] && good; ++i)
+        good &= distances[q * k + i] == wanted[q][i].first && rows[q * k + i] == wanted[q][i].second;
+    }
+    check(good, "nearest", n, n_words);
+
+    const int64_t limit = 24 * n_words, room = LEVEL::loops.margin + 1000;
+    std::vector<int64_t> all_limits(n_queries, limit), owners(room), hit_rows(room);
+    std::vector<int32_t> hit_distances(room);
+    std::vector<Found> found(n_queries);
+    for (Place place = {0, 0}; place.row < n;) {
+      Hits hits = {owners.data(), hit_rows.data(), hit_distances.data(), room, 0};
+      place = LEVEL::loops.within(codes, wanted_for, way, all_limits.data(), place, hits);
+      for (int64_t i = 0; i < hits.size; ++i) found[owners[i]].push_back({hit_distances[i], hit_rows[i]});
+    }
+    good = true;
+    for (int64_t q = 0; q < n_queries; ++q) {
+      std::sort(found[q].begin(), found[q].end());
+      Found near;
+      for (const auto& one : wanted[q])
+        if (one.first < limit) near.push_back(one);
+      good &= found[q] == near;
+    }
+    check(good, "within", n, n_words);
+  }
+
+  std::vector<int64_t> limits(n_queries, nothing), limit_of(nothing + 2);
+  for (int64_t d = 0; d < nothing + 2; ++d) limit_of[d] = std::min(nothing, d * 10 / 8 + 1);
+  std::vector<int64_t> best(n_queries, nothing), second(n_queries, nothing), rows(n_queries, -1);
+  LEVEL::loops.match(codes, wanted_for, limits.data(), limit_of.data(), best.data(), second.data(), rows.data());
+  bool good = true;
+  for (int64_t q = 0; q < n_queries && n; ++q) {
+    const int64_t other = n > 1 ? wanted[q][1].first : nothing;
+    const bool is_clear = other >= limit_of[wanted[q][0].first];
+    good &= is_clear == (second[q] >= limit_of[best[q]]);
+    good &= !is_clear || (best[q] == wanted[q][0].first && rows[q] == wanted[q][0].second);
+  }
+  check(good, "match", n, n_words);
+
+  std::vector<uint32_t> starts(257), listed(n);
+  LEVEL::loops.list_rows(codes, 60 % (64 * n_words - 8), 8, starts.data(), listed.data());
+  std::vector<int64_t> all_rows(listed.begin(), listed.end()), values(n);
+  LEVEL::loops.part_values(codes, all_rows.data(), n, 60 % (64 * n_words - 8), 8, values.data());
+  good = starts[256] == n && std::is_sorted(values.begin(), values.end());
+  for (int64_t i = 0; i < n; ++i) good &= starts[values[i]] <= i && i < starts[values[i] + 1];
+  check(good, "list_rows", n, n_words);
+}
+
+bool near(const std::vector<float>& a, const std::vector<double>& b, double error) {
+  bool good = a.size() == b.size();
+  for (size_t i = 0; i < a.size() && good; ++i) good &= std::fabs(a[i] - b[i]) <= error;
+  return good;
+}
+
+void check_encoding(int64_t n, int64_t depth) {
+  const int64_t n_panels = 3, width = n_panels * PANEL;
+  const auto a = random_floats(n * depth), panels = random_floats(width * depth), terms = random_floats(n + width);
+  std::vector<float> out(n * width), alone(width);
+  LEVEL::loops.multiply(a.data(), depth, n, panels.data(), n_panels, depth, out.data());
+  std::vector<double> products(n * width);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t c = 0; c < width; ++c)
+      for (int64_t d = 0; d < depth; ++d)
+        products[i * width + c] += double(a[i * depth + d]) * panels[(c / PANEL * depth + d) * PANEL + c % PANEL];
+  check(near(out, products, 1e-5 * double(depth + 1)), "multiply", n, depth);
+  bool good = true;
+  for (int64_t i = 0; i < n; ++i) {
+    LEVEL::loops.multiply(a.data() + i * depth, depth, 1, panels.data(), n_panels, depth, alone.data());
+    good &= std::equal(alone.begin(), alone.end(), out.begin() + i * width);
+  }
+  check(good, "multiply, one row alone,", n, depth);
+
+  std::vector<uint8_t> codes(n * width / 8);
+  LEVEL::loops.pack_above(out.data(), width, n, terms.data() + n, width, codes.data());
+  good = true;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t c = 0; c < width; ++c)
+      good &= (codes[i * width / 8 + c / 8] >> (7 - c % 8) & 1) == (out[i * width + c] > terms[n + c]);
+  check(good, "pack_above", n, depth);
+
+  std::vector<double> powers(n * width);
+  for (int64_t i = 0; i < n * width; ++i) {
+    const double t = double(out[i]) - (double(terms[i / width]) + terms[n + i % width]);
+    powers[i] = std::exp2(std::max(-126.0, std::min(0.0, t)));
+  }
+  LEVEL::loops.exp2_of_expanded_square(out.data(), width, n, width, terms.data(), terms.data() + n);
+  check(near(out, powers, 1e-5), "exp2_of_expanded_square", n, depth);
+}
+
+void check_gram(int64_t n, int64_t width) {
+  const int64_t n_rows = 30, padded = (width + GRAM_PANEL - 1) / GRAM_PANEL * GRAM_PANEL;
+  std::vector<int16_t> features(n_rows * width);
+  for (auto& value : features) value = int16_t(random_number() % 4097);
+  std::vector<int64_t> left(n), right(n), out(padded * padded);
+  for (int64_t i = 0; i < n; ++i)
+    left[i] = int64_t(random_number() % n_rows), right[i] = int64_t(random_number() % n_rows);
+  LEVEL::loops.add_gram(features.data(), width, left.data(), right.data(), n, -1, 0, out.data());
+  bool good = true;
+  for (int64_t r = 0; r < width; ++r)
+    for (int64_t c = r; c < width; ++c) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < n; ++i)
+        sum += int64_t(features[left[i] * width + r] - features[right[i] * width + r]) *
+               (features[left[i] * width + c] - features[right[i] * width + c]);
+      good &= out[r * padded + c] == sum;
+    }
+  check(good, "add_gram", n, width);
+}
+
+}  // namespace
+
+int main() {
+  for (const int64_t n : {0, 1, 7, 8, 255, 256, 257, 511, 513})
+    for (const int64_t n_words : {1, 2, 3, 4, 8, 16, 64}) check_search(n, n_words);
+  for (const int64_t n : {0, 1, 5, 6, 7, 13})
+    for (const int64_t depth : {1, 8, 255, 257}) check_encoding(n, depth);
+  for (const int64_t n : {0, 1, 127, 128, 1025})
+    for (const int64_t width : {1, 16, 40}) check_gram(n, width);
+  std::printf("%s: %d checks, %d wrong\n", LEVEL::loops.name, n_checks, n_wrong);
+  return n_wrong != 0;
+}
