@@ -11,7 +11,6 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include "cpu.h"
 #include "loops.h"
@@ -439,21 +438,35 @@ auto argument() {
 }
 
 template <class T>
-void need_aligned(const T&) {}
+void align(T&) {}
 
+// Arrays that were received over a network may begin at any byte. What is read is copied, then.
 template <class... T>
-void need_aligned(const nb::ndarray<T...>& array) {
-  using Scalar = typename nb::ndarray<T...>::Scalar;
-  need(array.size() == 0 || uintptr_t(array.data()) % alignof(Scalar) == 0, "arrays must be aligned");
+void align(nb::ndarray<T...>& array) {
+  using Array = nb::ndarray<T...>;
+  using Scalar = typename Array::Scalar;
+  if (array.size() == 0 || uintptr_t(array.data()) % alignof(Scalar) == 0) return;
+  if constexpr (std::is_const_v<Scalar> && (std::is_same_v<T, nb::c_contig> || ...)) {
+    using Value = std::remove_const_t<Scalar>;
+    Value* copy = new Value[array.size()];
+    const nb::capsule owner(copy, [](void* at) noexcept { delete[] static_cast<Value*>(at); });
+    std::memcpy(copy, array.data(), array.nbytes());
+    size_t shape[3];
+    for (size_t axis = 0; axis < array.ndim(); ++axis) shape[axis] = array.shape(axis);
+    array = Array(copy, array.ndim(), shape, owner);
+  } else {
+    need(false, "arrays that are written to must be aligned");
+  }
 }
 
 template <class Result, class... T>
 void bind(nb::module_& m, const char* name, Result (*function)(T...)) {
-  const auto checked = [function](T... values) {
-    (need_aligned(values), ...);
-    return function(std::move(values)...);
+  const auto aligned = [function](T... values) {
+    (align(values), ...);
+    const nb::gil_scoped_release release;
+    return function(values...);
   };
-  m.def(name, checked, nb::call_guard<nb::gil_scoped_release>(), argument<T>()...);
+  m.def(name, aligned, argument<T>()...);
 }
 
 }  // namespace

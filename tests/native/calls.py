@@ -234,6 +234,14 @@ def wrong_values(argument: Argument) -> Iterator[Wrong]:
             yield Wrong(f"{other:.3g}" if isinstance(other, float) else "whole", other, True)
 
 
+def not_aligned(value: np.ndarray) -> np.ndarray:
+    """A copy that begins at an odd byte."""
+    store = np.zeros(value.nbytes + 1, np.uint8)
+    askew = store[1:].view(value.dtype).reshape(value.shape)
+    askew[...] = value
+    return askew
+
+
 def _not_this_array(argument: Argument) -> Iterator[Wrong]:
     value = argument.value
     for other in NOT_ARRAYS:
@@ -244,10 +252,7 @@ def _not_this_array(argument: Argument) -> Iterator[Wrong]:
     if value.dtype.itemsize > 1:
         swapped = value.astype(value.dtype.newbyteorder())
         yield Wrong("bytes swapped", swapped)
-        store = np.zeros(value.nbytes + 1, np.uint8)
-        askew = store[1:].view(value.dtype).reshape(value.shape)
-        askew[...] = value
-        yield Wrong("not aligned", askew)
+        yield Wrong("not aligned", not_aligned(value), not argument.out and not argument.apart)
     is_bytes = value.dtype == np.uint8 and value.ndim == 1
     yield Wrong("a memoryview of bytes", memoryview(value.tobytes()), is_bytes)
     if argument.out:

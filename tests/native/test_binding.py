@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calls import valid_calls
+from calls import not_aligned, valid_calls
 
 from kdiffhash import _core
 
@@ -36,3 +36,19 @@ def test_results_arrive_in_the_arrays_that_are_passed(name):
     result = getattr(_core, name)(*(one.value for one in arguments))
     changed = [not np.array_equal(a, b) for a, b in zip(before, outputs)]
     assert any(changed) or result is not None
+
+
+@pytest.mark.parametrize("name", valid_calls())
+def test_inputs_that_are_not_aligned_give_the_same(name):
+    """As arrays are that come over a network."""
+    wanted, given = valid_calls()[name], valid_calls()[name]
+    values = [
+        not_aligned(one.value)
+        if isinstance(one.value, np.ndarray) and not one.out and not one.apart
+        else one.value
+        for one in given
+    ]
+    function = getattr(_core, name)
+    assert function(*values) == function(*(one.value for one in wanted))
+    for one, value in zip(wanted, values):
+        np.testing.assert_array_equal(one.value, value)
