@@ -9,17 +9,22 @@
 
 namespace {
 
-constexpr int COLUMNS = GRAM_PANEL;
-constexpr int ROWS = 4;  // of a register block
-constexpr int VECTORS = COLUMNS / FLOATS;
-constexpr int64_t COUPLES = 64;  // between two transfers to the sums of 64 bits
+typedef int64_t Longs __attribute__((vector_size(8 * FLOATS)));
+typedef int64_t LooseLongs __attribute__((vector_size(8 * FLOATS), aligned(8), may_alias));
 
-// out[r, c] += sum over 64 couples of a[couple, r] . b[couple, c] for 4 x 16 entries.
+constexpr int COLUMNS = GRAM_PANEL;
+constexpr int VECTORS = COLUMNS / FLOATS;
+constexpr int ROWS = VECTORS == 1 ? 8 : 4;  // of a register block
+constexpr int64_t COUPLES = 64;             // between two transfers to the sums of 64 bits
+
+// out[r, c] += sum over 64 couples of a[couple, r] . b[couple, c] for ROWS x 16 entries.
 INLINE void add_couples(const int32_t* a, const int32_t* b, int64_t* out, int64_t stride) {
   Ints sums[ROWS][VECTORS] = {};
+#pragma GCC unroll 4
   for (int64_t k = 0; k < COUPLES; ++k) {
     Ints columns[VECTORS];
     for (int v = 0; v < VECTORS; ++v) columns[v] = *(const LooseInts*)(b + k * COLUMNS + v * FLOATS);
+#pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
       const Ints row = *(const LooseInt*)(a + k * COLUMNS + r) - Ints{};
       for (int v = 0; v < VECTORS; ++v) sums[r][v] = add_products(sums[r][v], row, columns[v]);
@@ -27,7 +32,7 @@ INLINE void add_couples(const int32_t* a, const int32_t* b, int64_t* out, int64_
   }
   for (int r = 0; r < ROWS; ++r)
     for (int v = 0; v < VECTORS; ++v)
-      for (int i = 0; i < FLOATS; ++i) out[r * stride + v * FLOATS + i] += sums[r][v][i];
+      *(LooseLongs*)(out + r * stride + v * FLOATS) += __builtin_convertvector(sums[r][v], Longs);
 }
 
 // The rows features[left] + sign * features[right] - shift of a block of pairs, in panels.
