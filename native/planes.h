@@ -222,6 +222,7 @@ INLINE void with_chunks(const Codes& codes, const Queries& queries, Use use) {
 template <class Use>
 INLINE void with_counting(const Codes& codes, const Queries& queries, Use use) {
   if (codes.n_words % 2) return with_chunks<5>(codes, queries, use);
+  if (codes.n_words % 4 == 0) return with_chunks<7>(codes, queries, use);
   with_chunks<6>(codes, queries, use);
 }
 
