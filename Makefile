@@ -66,9 +66,13 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
+# All benchmarks, in the order of benchmarks/README.md; hours. write_tables.py then updates the pages.
+BENCHMARKS := accuracy frontier prefix_codes ablations pretrained_model sequential_matching cross_modal \
+  onnx_agreement study search range_search hnsw_crossover encode encode_memory fit refinement_cost startup \
+  matching colmap scenes index_on_disk postgres_store dask_scaling
 bench: $(VENV)/.dev
-	for name in startup encode fit memory data accuracy study search radius crossover index postgres scale pretrained matching colmap frontier refine nesting levers cross sequential onnx_graphs; do $(BIN)/python benchmarks/$$name.py || exit 1; done
-	$(BIN)/python benchmarks/tables.py
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/write_tables.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import arguments, rates, report, rows_before, table
+from support.harness import arguments, report, rows_before
+from support.held_out import code_rates, test_set
+from support.markdown import rates, table
 
 import kdiffhash
-from kdiffhash import draw_pairs, hamming, roc
-from kdiffhash.codes import truncate
+from kdiffhash import draw_pairs, roc
 from kdiffhash.datasets import load_scene
-from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.learn.preprocess import preprocess_rows
 from kdiffhash.study.baselines import RandomHyperplaneHash
 
 TRAIN, TESTS = "herz-jesus-p25", ("boruszyn", "castle-p30")
@@ -156,26 +157,6 @@ def main() -> None:
         order = ["SIFT, Euclidean", "RootSIFT, Euclidean", *METHODS]
         rows.sort(key=lambda row: order.index(row["method"]))
     report("accuracy", {"seeds": options.seeds, "rows": rows}, options)
-
-
-def test_set(name: str) -> dict[str, Any]:
-    scene = load_scene(name)
-    listed, similar = scene.test_pairs()
-    drawn, flags = draw_pairs(scene.points, 1, 1_000_000, random_state=1)
-    pairs = np.concatenate([listed[similar], drawn[~flags]])
-    is_positive = np.arange(len(pairs)) < similar.sum()
-    return {
-        "rows": np.asarray(scene.descriptors),
-        "pairs": pairs,
-        "similar": is_positive,
-        "things": np.asarray(scene.points)[pairs],
-    }
-
-
-def code_rates(codes: np.ndarray, n_bits: int, test: dict[str, Any]) -> tuple[float, float]:
-    short = truncate(codes, n_bits)
-    curve = roc(hamming(*(short[side] for side in test["pairs"].T)), test["similar"])
-    return curve.fnr_at(1e-3), curve.fpr95
 
 
 def euclidean_rows(name: str, test: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,11 +15,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from common import arguments, machine_note, report, say, size, table
 from matching import folder
+from support.harness import arguments, report, say
+from support.markdown import machine_note, size, table
 
 from kdiffhash import load_pretrained
-from kdiffhash.vision.colmap import match_pictures, read_pictures, verify_pairs, write_matches
+from kdiffhash.vision.colmap import match_images, read_images, verify_pairs, write_matches
 
 LENGTHS = (128, 256, 512)
 
@@ -118,9 +119,9 @@ def main() -> None:
         codes, encoding = {}, {}
         for n_bits in LENGTHS:
             before = time.perf_counter()
-            codes[n_bits] = read_pictures(start, load_pretrained("rootsift", n_bits))
+            codes[n_bits] = read_images(start, load_pretrained("rootsift", n_bits))
             encoding[n_bits] = time.perf_counter() - before
-            match_pictures(codes[n_bits][:2])  # warm up
+            match_images(codes[n_bits][:2])  # warm up
         sizes = [len(picture.codes) for picture in codes[256]]
         seconds: dict[Any, list[float]] = {"own": [], **{n: [] for n in LENGTHS}}
         for _ in range(options.turns):
@@ -129,7 +130,7 @@ def main() -> None:
             seconds["own"].append(match_own(copy, verify=False))
             for n_bits in LENGTHS:
                 before = time.perf_counter()
-                match_pictures(codes[n_bits])
+                match_images(codes[n_bits])
                 seconds[n_bits].append(time.perf_counter() - before)
             say({name: f"{times[-1]:.2f} s" for name, times in seconds.items()})
         n_pairs, whole = len(sizes) * (len(sizes) - 1) // 2, descriptor_bytes(start)
@@ -151,7 +152,7 @@ def main() -> None:
         for n_bits in LENGTHS:
             database = home / f"{n_bits}.db"
             shutil.copy(start, database)
-            write_matches(database, verify_pairs(match_pictures(codes[n_bits])))
+            write_matches(database, verify_pairs(match_images(codes[n_bits])))
             ratios = [a / b for a, b in zip(seconds["own"], seconds[n_bits])]
             rows.append(
                 {

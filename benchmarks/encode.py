@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import encode_memory
 import fit
-import memory
 import numpy as np
-from common import arguments, interleaved, load, machine_note, report, table
+from support.harness import arguments, interleaved, load, report
+from support.markdown import machine_note, table
 from threadpoolctl import threadpool_limits
 
 from kdiffhash import load_pretrained
-from kdiffhash.encode import Encoder
-from kdiffhash.kernels import GaussianMap
+from kdiffhash.learn.encoder import Encoder
+from kdiffhash.learn.kernels import GaussianMap
 
 D = 128
 
@@ -36,7 +37,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     if "single_row_us" in found:
         taken = f"{found['single_row_us']:.0f} µs"
         rows.append(["encode one descriptor by the model of the package, 512 bits", "", taken])
-    rows += fit.table_rows(load("fit")) + memory.table_rows(load("memory"))
+    rows += fit.table_rows(load("fit")) + encode_memory.table_rows(load("encode_memory"))
     header = ["task", "beside its limit", "absolute"]
     return {"speed": f"{table(header, rows)}\n\n{machine_note(found)}."}
 

@@ -16,14 +16,14 @@ import time
 from typing import Any
 
 import numpy as np
-from common import arguments, interleaved, report
+from support.harness import arguments, interleaved, report
 
 N, D, N_BITS = 100_000, 128, 512
 POSITIVES, NEGATIVES = 100_000, 200_000
 
 
 def make_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """SIFT-like rows, two noisy copies of each of 50,000 things; all rows are in some pair."""
+    """SIFT-like rows, two noisy copies of each of 50,000 objects; all rows are in some pair."""
     rng = np.random.default_rng(0)
     centres = rng.gamma(0.6, 30, (N // 2, D))
     noisy = np.concatenate([centres, centres]) + rng.normal(0, 12, (N, D))

@@ -3,7 +3,7 @@
 A method learns from three scenes together and is tested on the fourth: the positives of its longest
 test list and a million negatives of the same scene. Methods with a grid take the setting whose mean
 FNR at 0.1 % FPR on held-out points of the training scenes is lowest. Differences are paired:
-things of the test scene are drawn again, the same for both methods. `--methods` measures only those
+objects of the test scene are resampled, the same for both methods. `--methods` measures only those
 whose name contains a word, and takes the others from the last result; "kernel" has all that
 differences need.
 """
@@ -13,22 +13,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy import test_set
-from common import arguments, rates, report, rows_before, say, table, with_interval
+from support.harness import arguments, report, rows_before, say
+from support.held_out import SCENES, test_set, without
+from support.markdown import rates, table, with_interval
 
 import kdiffhash
 from kdiffhash import draw_pairs, hamming, roc
-from kdiffhash.cli.inputs import read_all
 from kdiffhash.codes import truncate
-from kdiffhash.metrics import bootstrap_difference
+from kdiffhash.evaluate.bootstrap import bootstrap_difference
 from kdiffhash.study.baselines import KSHHash, RandomHyperplaneHash, SDHHash
-from kdiffhash.study.choose import choose_setting
+from kdiffhash.study.selection import choose_setting
 
-SCENES = ("herz-jesus-p25", "castle-p30", "caliterra", "boruszyn")
 BITS = (32, 64, 128, 256, 512)
 STEPS = 1000
 BEST, CLOSED = "kernel LDA-hash, refined", "kernel LDA-hash, closed form"
@@ -47,7 +45,7 @@ METHODS: list[tuple[str, Make, dict[str, Any], dict[str, tuple[Any, ...]], int, 
     ("SDH", SDHHash, {}, SDH_GRID, 512, False),
     ("kDIF", kdiffhash.KernelDiffHash, {}, {}, 512, True),
     (CLOSED, kdiffhash.KernelLDAHash, {"gamma": "median", "ridge": 1e-3}, {}, 512, True),
-    ("kernel LDA-hash, falling ridge", kdiffhash.KernelLDAHash, {}, {}, 512, True),
+    ("kernel LDA-hash, decaying regularisation", kdiffhash.KernelLDAHash, {}, {}, 512, True),
     ("LDA-hash, refined", kdiffhash.LDAHash, {"refine": STEPS}, {}, 128, True),
     (BEST, kdiffhash.KernelLDAHash, {"refine": STEPS}, {}, 512, True),
 ]
@@ -155,8 +153,7 @@ def main() -> None:
     warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
     by_scene, rows, differences = [], {}, []
     for scene in SCENES:
-        others = [Path(name) for name in SCENES if name != scene]
-        data, test = read_all(others, None, "sift"), test_set(scene)
+        data, test = without(scene), test_set(scene)
         kept = {}
         for method in METHODS:
             name = method[0]
@@ -177,7 +174,7 @@ def main() -> None:
                     kept[BEST, n_bits],
                     kept[CLOSED, n_bits],
                     test["similar"],
-                    test["things"],
+                    test["objects"],
                     n_resamples=200,
                     random_state=0,
                 )

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import arguments, interleaved, machine_note, report, say, table
-from pretrained import OPEN, train
+from pretrained_model import OPEN, train
+from support.harness import arguments, interleaved, report, say
+from support.markdown import machine_note, table
 
 from kdiffhash import HammingIndex, load_pretrained, match_codes
-from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.learn.preprocess import preprocess_rows
 
 N_PHOTOS, APART, TOLERANCE, PRECISION = 8, 3, 2.0, 0.90
 N_FEATURES = 8000
@@ -118,7 +119,7 @@ def peers(keypoints: list[np.ndarray]) -> dict[tuple[str, int], list[tuple[Any, 
         given, out = Path(scratch) / "in.npz", Path(scratch) / "out.npz"
         arrays = {f"keypoints{i}": rows for i, rows in enumerate(keypoints)}
         np.savez(given, paths=[str(folder() / f"{i:04d}.jpg") for i in range(N_PHOTOS)], **arrays)
-        script = Path(__file__).with_name("contrib.py")
+        script = Path(__file__).parent / "support" / "opencv_contrib.py"
         subprocess.run([python, script, given, out], check=True)
         found = dict(np.load(out))
     names = {tuple(key.split("-")[:2]) for key in found}

@@ -11,61 +11,20 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, arguments, interleaved, load, machine_note, report, say, table
+from support.code_sets import BITS, random_codes, real_codes
+from support.harness import RESULTS, arguments, interleaved, load, report, say
+from support.markdown import machine_note, table
 
-from kdiffhash import HammingIndex, KernelLDAHash, load_scene
+from kdiffhash import HammingIndex
 from kdiffhash.codes import truncate
 
 # Threads of FAISS that have nothing to do would otherwise spin on the cores of who is next.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-TRAIN, OTHERS = "herz-jesus-p25", ("boruszyn", "castle-p30", "caliterra")
-BITS = (64, 128, 256, 512)
 FAISS = ((True, 32), (True, 8192), (False, 32), (False, 8192))  # heap or counts, batch
-
-
-# -- data ---------------------------------------------------------------------------------------
-
-
-def random_codes(n: int, n_queries: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return tuple(
-        np.frombuffer(rng.bytes(size * 64), np.uint8).reshape(size, 64) for size in (n, n_queries)
-    )
-
-
-def real_codes(n: int, n_queries: int) -> dict[str, Any] | None:
-    """Codes of scenes, repeated with one bit of 50 flipped; queries are other views."""
-    root = os.environ.get("KDIFFHASH_SCENES")
-    if not root or not Path(root).is_dir():
-        say("KDIFFHASH_SCENES is not set to a folder of scenes: real codes are left out")
-        return None
-    train = load_scene(TRAIN)
-    hasher = KernelLDAHash(512, preprocess="hellinger", random_state=0)
-    hasher.fit(train.descriptors, train.points, groups=train.photos)
-    scenes = [load_scene(name) for name in OTHERS]
-    rows = np.concatenate([scene.descriptors for scene in scenes])
-    codes = hasher.transform(rows)
-    rng = np.random.default_rng(1)
-    order = rng.permutation(len(codes))
-    queries = order[:n_queries]
-    base = codes[order[n_queries:]]
-    out = np.empty((n, 64), np.uint8)
-    for start in range(0, n, len(base)):
-        some = base[: n - start]
-        out[start : start + len(some)] = some
-        if start:
-            for i in range(0, len(some), 10_000):
-                part = out[start + i : start + min(i + 10_000, len(some))]
-                part ^= np.packbits(rng.random((len(part), 512)) < 0.02, axis=1)
-    points = np.concatenate([scene.points + 10**6 * i for i, scene in enumerate(scenes)])
-    points = np.unique(points, return_inverse=True)[1]
-    return {"hasher": hasher, "rows": rows, "points": points, "order": order, "base": base,
-            "codes": out, "queries": codes[queries]}  # fmt: skip
 
 
 # -- cases --------------------------------------------------------------------------------------
@@ -82,7 +41,7 @@ def measure(
     peers: bool = False,
 ) -> dict[str, Any]:
     import faiss
-    from limits import popcounts_per_s, read_seconds
+    from support.hardware_ceiling import popcounts_per_s, read_seconds
 
     faiss.omp_set_num_threads(threads)
     codes, queries = truncate(codes, n_bits), truncate(queries, n_bits)
@@ -347,7 +306,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    from limits import popcounts_per_s
+    from support.hardware_ceiling import popcounts_per_s
 
     options = arguments(__doc__, n=1_000_000, large=10_000_000, repeats=9)
     cases = []

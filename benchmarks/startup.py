@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import arguments, report, say
+from support.harness import arguments, report, say
 
 ROOT = Path(__file__).parent.parent
 TARGETS = {
@@ -82,7 +82,7 @@ def main() -> None:
             seconds, figures["rss_mb"] = cost([*line], options.repeats)
             return seconds
 
-        model = ROOT / "src" / "kdiffhash" / "models" / "sift.safetensors"
+        model = ROOT / "src" / "kdiffhash" / "hashers" / "models" / "sift.safetensors"
         alone = measure("numpy", python, "-c", "import numpy")
         both = measure("import_s", python, "-c", "import numpy, kdiffhash")
         figures["import_s"] = both - alone

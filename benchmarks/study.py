@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from common import arguments, rates, report, table
+from support.harness import arguments, report
+from support.markdown import rates, table
 
 from kdiffhash.study import run_study
 

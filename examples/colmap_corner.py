@@ -16,7 +16,7 @@ import pycolmap
 from sklearn.datasets import load_sample_images
 
 from kdiffhash import load_pretrained
-from kdiffhash.vision.colmap import match_pictures, read_pictures, verify_pairs, write_matches
+from kdiffhash.vision.colmap import match_images, read_images, verify_pairs, write_matches
 
 WIDTH, HEIGHT, FOCAL = 800, 600, 700.0
 
@@ -56,8 +56,8 @@ with tempfile.TemporaryDirectory() as scratch:
     pycolmap.extract_features(database, photos, camera_mode=mode, device=pycolmap.Device.cpu)
 
     # This is all that differs; `kdiffhash colmap match DATABASE` does the same.
-    pictures = read_pictures(database, load_pretrained("rootsift", n_bits=256))
-    write_matches(database, verify_pairs(match_pictures(pictures)))
+    pictures = read_images(database, load_pretrained("rootsift", n_bits=256))
+    write_matches(database, verify_pairs(match_images(pictures)))
 
     scenes = pycolmap.incremental_mapping(database, photos, Path(scratch))
     scene = max(scenes.values(), key=lambda one: one.num_reg_images())

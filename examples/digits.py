@@ -1,6 +1,6 @@
 """Recognise handwritten digits seen again: learn hashes from views, compare them with the pixels.
 
-Each of the 1,797 digits of scikit-learn is a thing, seen six times: turned, scaled, shifted, with
+Each of the 1,797 digits of scikit-learn is an object, seen six times: turned, scaled, shifted, with
 noise. Half of the digits are learned from; pairs of views of the other half are tested on.
 """
 
@@ -32,7 +32,7 @@ def see_again(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 rng = np.random.default_rng(0)
 images = load_digits().images
 y = np.repeat(np.arange(len(images)), 6)
-X = np.array([see_again(images[thing], rng) for thing in y], np.float32)
+X = np.array([see_again(images[label], rng) for label in y], np.float32)
 train, test = y % 2 == 0, y % 2 == 1
 pairs, similar = kh.draw_pairs(y[test], 13_000, 200_000, random_state=1)
 left, right = pairs.T

@@ -1,4 +1,4 @@
-"""Choose parameters by cross-validation over things: none is both learned from and tested on."""
+"""Choose parameters by cross-validation over objects: none is both learned from and tested on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from kdiffhash import KernelLDAHash
 
-# 300 things, each seen six times; half of the features are noise.
+# 300 objects, each seen six times; half of the features are noise.
 rng = np.random.default_rng(0)
 y = np.repeat(np.arange(300), 6)
 X = rng.normal(size=(300, 20))[y] * (np.arange(20) < 10) + 0.5 * rng.normal(size=(1800, 20))

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.datasets import load_sample_image
 
 from kdiffhash import HashedSIFT
-from kdiffhash.vision import draw_matches, match_photos, read_photo, write_picture
+from kdiffhash.vision import draw_matches, match_photos, read_photo, write_image
 
 # A photograph, and the same from somewhere else, later in the day.
 photo = cv2.cvtColor(load_sample_image("china.jpg"), cv2.COLOR_RGB2GRAY)
@@ -27,4 +27,4 @@ right = np.linalg.norm(there - matches.right, axis=1) < 3
 print(f"{len(a.codes)} and {len(b.codes)} keypoints, {a.codes.shape[1]} bytes each")
 print(f"{len(right)} matches, {right.mean():.0%} of them right; {matches.inliers.sum()} agree")
 text = f"{matches.inliers.sum()} of {len(right)} matches agree with one homography"
-write_picture(draw_matches(a.image, b.image, matches, text), "matches.jpg")
+write_image(draw_matches(a.image, b.image, matches, text), "matches.jpg")

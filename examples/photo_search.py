@@ -11,7 +11,7 @@ from sklearn.datasets import load_sample_images
 
 from kdiffhash import HashedSIFT
 from kdiffhash.vision import PhotoIndex, read_photo
-from kdiffhash.vision.page import write_page
+from kdiffhash.vision.results_page import write_page
 
 folder = Path("holidays")
 folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """The search engineer's road: embeddings and labels to codes in PostgreSQL, with known error rates.
 
-Embeddings are descriptors of patches; those of one point in a picture are the same thing. A hash is
-learned on some pictures. On half of the points of other pictures the distance is found at which one
+Embeddings are descriptors of patches; those of one point in an image show one object. A hash is
+learned on some images. On half of the points of other pictures the distance is found at which one
 dissimilar pair in ten thousand is taken for similar. Then the other points, which nobody has seen,
 are stored and asked for: how often is what is found within that distance right, and how much of
 what should be found is found? Beside it: the angle between the embeddings as they are, and the

@@ -36,6 +36,6 @@ with tempfile.TemporaryDirectory() as folder:
     right = (y[ids] == y[queries][query_index]).mean()
     print(f"within {radius} bits: {len(ids) / len(asked):.0f} a query, {right:.0%} of them right")
 
-    twins, _ = index.pairs_within(0)
+    twins, _ = index.duplicates(0)
     print(f"{len(twins)} pairs have the same code")
     index.close()

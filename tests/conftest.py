@@ -63,8 +63,8 @@ def views(cache):
 
 
 @pytest.fixture(scope="session")
-def things() -> tuple[np.ndarray, np.ndarray]:
-    """150 things seen four times each, 12 features, with noise that is not isotropic."""
+def objects() -> tuple[np.ndarray, np.ndarray]:
+    """150 objects seen four times each, 12 features, with noise that is not isotropic."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(150, 12)) * np.linspace(2, 0.5, 12)
     y = np.repeat(np.arange(150), 4)

@@ -57,15 +57,15 @@ def test_there_are_pages_and_examples():
 
 
 def test_tables_are_those_of_the_benchmarks():
-    check = [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"]
+    check = [sys.executable, ROOT / "benchmarks" / "write_tables.py", "--check"]
     subprocess.run(check, check=True)
 
 
 def test_tables_need_only_the_base_install():
     """Optional packages are blocked; a benchmark imports them only where it measures."""
     hide = "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[2].split()))\n"
-    run = "sys.path.insert(0, sys.argv[1]); sys.argv = ['tables.py', '--check']\n"
-    run += "runpy.run_path(sys.path[0] + '/tables.py', run_name='__main__')"
+    run = "sys.path.insert(0, sys.argv[1]); sys.argv = ['write_tables.py', '--check']\n"
+    run += "runpy.run_path(sys.path[0] + '/write_tables.py', run_name='__main__')"
     command = [sys.executable, "-c", hide + run, str(ROOT / "benchmarks"), " ".join(OPTIONAL)]
     subprocess.run(command, check=True)
 

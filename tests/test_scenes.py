@@ -1,11 +1,11 @@
-"""On real descriptors: what is learned on one scene beats SIFT on another."""
+"""Real descriptors: codes learned on one scene against SIFT on another."""
 
 import numpy as np
 import pytest
 
 from kdiffhash import KernelLDAHash, bootstrap_difference, draw_pairs, roc
 from kdiffhash.datasets import load_scene
-from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.learn.preprocess import preprocess_rows
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def trained(scenes):
     return hasher.fit_pairs(train.descriptors, pairs, similar)
 
 
-def test_all_scenes_open(scenes):
+def test_all_scenes_can_be_opened(scenes):
     folders = [path for path in scenes.iterdir() if path.is_dir()]
     assert folders
     for folder in folders:
@@ -26,7 +26,7 @@ def test_all_scenes_open(scenes):
         assert (scene.points[pairs[:, 0]] == scene.points[pairs[:, 1]]).tolist() == similar.tolist()
 
 
-def test_a_hash_of_a_quarter_of_the_size_beats_sift(trained):
+def test_codes_of_a_quarter_of_the_size_beat_sift(trained):
     test = load_scene("castle-p30")
     listed, is_match = test.test_pairs()
     drawn, flags = draw_pairs(test.points, 1, 100_000, random_state=0)
@@ -48,7 +48,7 @@ def test_a_hash_of_a_quarter_of_the_size_beats_sift(trained):
     assert roc(codes, similar).fpr95 < roc(sift, similar).fpr95
 
 
-def test_the_order_of_the_pairs_does_not_change_a_bit(trained):
+def test_codes_do_not_depend_on_the_order_of_the_pairs(trained):
     train = load_scene("boruszyn")
     pairs, similar = draw_pairs(train.points, 20_000, 40_000, groups=train.photos, random_state=0)
     again = KernelLDAHash(256, preprocess="hellinger", basis=trained.basis_, gamma=trained.gamma_)

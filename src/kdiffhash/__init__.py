@@ -10,17 +10,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports the same names
-    from .calibration import Calibration as Calibration
+from ._util.lazy import lazy_names
+
+if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these names on first use
+    from ._util.errors import KdiffhashError as KdiffhashError
     from .codes import hamming as hamming
     from .codes import pack as pack
     from .codes import unpack as unpack
     from .datasets import load_scene as load_scene
     from .datasets import load_views as load_views
-    from .errors import KdiffhashError as KdiffhashError
+    from .evaluate.bootstrap import Interval as Interval
+    from .evaluate.bootstrap import bootstrap as bootstrap
+    from .evaluate.bootstrap import bootstrap_difference as bootstrap_difference
+    from .evaluate.calibration import Calibration as Calibration
+    from .evaluate.roc import Roc as Roc
+    from .evaluate.roc import fnr_at_fpr as fnr_at_fpr
+    from .evaluate.roc import roc as roc
     from .hashers import PAPER_SETTING as PAPER_SETTING
     from .hashers import BaseHasher as BaseHasher
     from .hashers import BoostedHash as BoostedHash
@@ -31,66 +38,49 @@ if TYPE_CHECKING:  # what type checkers see; at run time `__getattr__` imports t
     from .hashers import KernelDiffHash as KernelDiffHash
     from .hashers import KernelLDAHash as KernelLDAHash
     from .hashers import LDAHash as LDAHash
-    from .metrics import Interval as Interval
-    from .metrics import Roc as Roc
-    from .metrics import bootstrap as bootstrap
-    from .metrics import bootstrap_difference as bootstrap_difference
-    from .metrics import fnr_at_fpr as fnr_at_fpr
-    from .metrics import roc as roc
-    from .model_file import ModelFileError as ModelFileError
-    from .model_file import load as load
-    from .moments import PairMoments as PairMoments
-    from .pairs import draw_pairs as draw_pairs
-    from .pretrained import load_pretrained as load_pretrained
+    from .hashers import ModelFileError as ModelFileError
+    from .hashers import SequentialMatcher as SequentialMatcher
+    from .hashers import load as load
+    from .hashers import load_pretrained as load_pretrained
+    from .learn.moments import PairMoments as PairMoments
+    from .learn.pairs import draw_pairs as draw_pairs
     from .search import HammingIndex as HammingIndex
     from .search import IndexFileError as IndexFileError
     from .search import match_codes as match_codes
-    from .sequential import SequentialMatcher as SequentialMatcher
     from .vision import HashedFeatures as HashedFeatures
     from .vision import HashedSIFT as HashedSIFT
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "calibration": ["Calibration"],
-    "codes": ["hamming", "pack", "unpack"],
-    "datasets": ["load_scene", "load_views"],
-    "errors": ["KdiffhashError"],
-    "hashers": [
-        "PAPER_SETTING",
-        "BaseHasher",
-        "BoostedHash",
-        "ConstantBitWarning",
-        "CrossDiffHash",
-        "DiffHash",
-        "ITQHash",
-        "KernelDiffHash",
-        "KernelLDAHash",
-        "LDAHash",
-    ],
-    "metrics": ["Interval", "Roc", "bootstrap", "bootstrap_difference", "fnr_at_fpr", "roc"],
-    "model_file": ["ModelFileError", "load"],
-    "moments": ["PairMoments"],
-    "pairs": ["draw_pairs"],
-    "pretrained": ["load_pretrained"],
-    "search": ["HammingIndex", "IndexFileError", "match_codes"],
-    "sequential": ["SequentialMatcher"],
-    "vision": ["HashedFeatures", "HashedSIFT"],
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = ["__version__", *_HOME_OF]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that `import kdiffhash` stays quick."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'kdiffhash' has no attribute {name!r}")
-    module = import_module(f".{_HOME_OF[name]}", __name__)
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+_names, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "codes": ["hamming", "pack", "unpack"],
+        "_util.errors": ["KdiffhashError"],
+        "learn.moments": ["PairMoments"],
+        "learn.pairs": ["draw_pairs"],
+        "evaluate.bootstrap": ["Interval", "bootstrap", "bootstrap_difference"],
+        "evaluate.calibration": ["Calibration"],
+        "evaluate.roc": ["Roc", "fnr_at_fpr", "roc"],
+        "hashers": [
+            "PAPER_SETTING",
+            "BaseHasher",
+            "BoostedHash",
+            "ConstantBitWarning",
+            "CrossDiffHash",
+            "DiffHash",
+            "ITQHash",
+            "KernelDiffHash",
+            "KernelLDAHash",
+            "LDAHash",
+            "ModelFileError",
+            "SequentialMatcher",
+            "load",
+            "load_pretrained",
+        ],
+        "search": ["HammingIndex", "IndexFileError", "match_codes"],
+        "datasets": ["load_scene", "load_views"],
+        "vision": ["HashedFeatures", "HashedSIFT"],
+    },
+)
+__all__ = ["__version__", *_names]

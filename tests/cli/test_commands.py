@@ -12,9 +12,9 @@ import kdiffhash
 
 
 @pytest.fixture(scope="module")
-def folder(things, tmp_path_factory, command):
+def folder(objects, tmp_path_factory, command):
     root = tmp_path_factory.mktemp("cli")
-    X, y = things
+    X, y = objects
     np.save(root / "x.npy", X)
     np.save(root / "y.npy", y)
     np.savez(root / "all.npz", X=X, y=y)
@@ -32,8 +32,8 @@ def folder(things, tmp_path_factory, command):
     return root
 
 
-def test_train_gives_the_model_that_python_gives(folder, things):
-    X, y = things
+def test_train_gives_the_model_that_python_gives(folder, objects):
+    X, y = objects
     model = kdiffhash.load(folder / "model")
     same = kdiffhash.KernelLDAHash(20, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.transform(X), same.transform(X))
@@ -60,17 +60,17 @@ def test_train_on_pairs_and_on_scenes(folder, tmp_path, command):
 
 
 @pytest.mark.parametrize("name", ["x.npy", "all.npz", "pairs.npz"])
-def test_encode_streams_the_codes_that_python_gives(folder, things, tmp_path, name, command):
+def test_encode_streams_the_codes_that_python_gives(folder, objects, tmp_path, name, command):
     result = command("encode", folder / "model", folder / name, "-o", tmp_path / "c.npy", "--json")
     assert result["shape"] == [600, 3]
     codes = np.load(tmp_path / "c.npy")
-    np.testing.assert_array_equal(codes, kdiffhash.load(folder / "model").transform(things[0]))
+    np.testing.assert_array_equal(codes, kdiffhash.load(folder / "model").transform(objects[0]))
     command("encode", folder / "model", folder / name, "-o", tmp_path / "s.npy", "--bits", 10)
     assert np.load(tmp_path / "s.npy").shape == (600, 2)
 
 
-def test_eval_agrees_with_the_library(folder, things, command):
-    X, y = things
+def test_eval_agrees_with_the_library(folder, objects, command):
+    X, y = objects
     arguments = ["--positives", 900, "--negatives", 5000, "--bits", 8, "--json"]
     result = command("eval", folder / "model", folder / "all.npz", *arguments)
     pairs, similar = kdiffhash.draw_pairs(y, 900, 5000, random_state=0)
@@ -104,8 +104,8 @@ def test_info_tells_what_is_in_a_model(folder, command):
     assert "KernelLDAHash" in command("info", folder / "model")
 
 
-def test_info_tells_what_python_tells_for_every_class(things, tmp_path, command):
-    X, y = things
+def test_info_tells_what_python_tells_for_every_class(objects, tmp_path, command):
+    X, y = objects
     pairs, similar = kdiffhash.draw_pairs(y, 300, 300, random_state=0)
     cross = kdiffhash.CrossDiffHash(8, random_state=0).fit_pairs(X, X[:, :9], pairs, similar)
     cross.save(tmp_path / "cross")
@@ -173,10 +173,10 @@ print("heavy:", [name for name in ("sklearn", "scipy", "joblib", "pandas") if na
         assert done.stdout.splitlines()[-1] == "heavy: []", arguments
 
 
-def test_paths_with_brackets_and_infinite_parameters(folder, things, tmp_path, command):
+def test_paths_with_brackets_and_infinite_parameters(folder, objects, tmp_path, command):
     odd = tmp_path / "a[/b].safetensors"
     odd.parent.mkdir()
-    kdiffhash.DiffHash(4, alpha=np.inf).fit(*things).save(odd)
+    kdiffhash.DiffHash(4, alpha=np.inf).fit(*objects).save(odd)
     assert command("info", odd, "--json")["parameters"]["alpha"] == "inf"
     assert "b].safetensors" in command("info", odd)
 
@@ -214,12 +214,12 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path, command):
         (["encode", model, tmp_path / "cut.npy", "-o", out], "not a readable"),
         (["encode", model, tmp_path / "cut.npz", "-o", out], "cut.npz"),
         (["encode", model, tmp_path / "objects.npy", "-o", out], "not a readable"),
-        (["encode", model, tmp_path / "none.npz", "-o", out], "none of the arrays X"),
+        (["encode", model, tmp_path / "none.npz", "-o", out], "must have an array named X"),
         (["encode", model, tmp_path / "missing.npy", "-o", out], "No such file"),
         (["encode", model, x, "-o", tmp_path / "nowhere" / "c.npy"], "does not exist"),
         (["encode", model, x, "-o", tmp_path / "c.txt"], "must end in .npy"),
         (["encode", x, x, "-o", out], "not a model file"),
-        (["encode", model, x, "-o", out, "--bits", 21], "1..20"),
+        (["encode", model, x, "-o", out, "--bits", 21], "from 1 to 20"),
         (["encode", model, tmp_path / "misnamed.npy", "-o", out], "is an .npz file"),
         (["train", tmp_path / "misnamed.npz", "-o", tmp_path / "m"], "name it .npy"),
         (["encode", model, tmp_path / "flipped.npz", "-o", out], "damaged"),
@@ -249,7 +249,7 @@ def test_a_full_disk_leaves_the_old_codes(folder, tmp_path):
     code = f"""
 import resource, signal, sys
 from kdiffhash.cli import main
-import kdiffhash.hashers, kdiffhash.model_file, kdiffhash.cli.inputs, rich.console
+import kdiffhash.hashers, kdiffhash.hashers.model_file, kdiffhash.cli.inputs, rich.console
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 sys.argv = ["kdiffhash", "encode", {str(folder / "model")!r}, {str(folder / "x.npy")!r},

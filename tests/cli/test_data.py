@@ -73,4 +73,4 @@ def test_info_of_a_damaged_scene(scene, command):
     (scene / "patches0000.png").unlink()
     assert "sheet patches0000 is missing" in command("data", "info", scene, fail=True)
     (scene / "patches0001.png").rename(scene / "patches0000.png")
-    assert "info.txt ends with line 300" in command("data", "info", scene, fail=True)
+    assert "which need 2 sheets, but there are 1" in command("data", "info", scene, fail=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex
-from kdiffhash.hashers.stored import fingerprint
+from kdiffhash.hashers.fingerprint import fingerprint
 from kdiffhash.study.baselines import RandomHyperplaneHash
 
 
@@ -67,7 +67,7 @@ def test_the_whole_road(folder, run):
 
     told = run("duplicates", path, "--json")
     assert told["rows"] == [{"a": 7, "b": 200, "distance": 0}]
-    assert run("duplicates", path, "-r", 8, "--json")["pairs"] == len(index.pairs_within(8)[0])
+    assert run("duplicates", path, "-r", 8, "--json")["pairs"] == len(index.duplicates(8)[0])
 
     assert run("remove", path, 7, folder / "ids.npy", "--json")["removed"] == 21
     told = run("info", path, "--json")
@@ -123,7 +123,7 @@ def test_what_goes_wrong_is_said(folder, run):
     assert ".npz" in run("radius", path, codes, "-r", 1, "-o", folder / "x.npy", fail=True)
     assert "cut.npy" in run("build", folder, "-o", folder / "y.index", fail=True)
     (folder / "empty").mkdir()
-    assert "no files of rows" in run("build", folder / "empty", "-o", folder / "y.index", fail=True)
+    assert "has no shards" in run("build", folder / "empty", "-o", folder / "y.index", fail=True)
     both = (codes, folder / "narrow.npy")
     assert "64 bits" in run("build", *both, "-o", folder / "y.index", fail=True)
     assert path.read_bytes() == before
@@ -143,7 +143,7 @@ def test_nothing_is_added_when_some_input_is_wrong(folder, run):
     assert "12 ids" in run("add", path, codes, "--ids", folder / "few.npy", fail=True)
     assert run("info", path, "--json")["codes"] == 300
     assert "no codes" in run("search", path, folder / "none.npy", fail=True)
-    assert "only other" in run("search", path, folder / "named.npz", fail=True)
+    assert "its arrays are other" in run("search", path, folder / "named.npz", fail=True)
     assert "bad.npz" in run("search", path, folder / "bad.npz", fail=True)
     np.save(folder / "p.npy", np.zeros((9, 64), np.float32))
     where = (folder / "queries.npy", "--rerank-projections", folder / "p.npy")

@@ -1,4 +1,4 @@
-"""Scenes from photographs: a real façade with published cameras, and what does not fit."""
+"""Scenes built from photographs: a façade with published cameras, and unusable input."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from PIL import Image
 
 from kdiffhash import roc
 from kdiffhash.datasets import build_scene, load_scene
-from kdiffhash.datasets.pictures import list_photos
-from kdiffhash.preprocess import preprocess_rows
+from kdiffhash.datasets.images import list_photos
+from kdiffhash.learn.preprocess import preprocess_rows
 
-PICTURES = Path(skimage.__file__).parent / "data"
+IMAGES = Path(skimage.__file__).parent / "data"
 
 
 def described(database):
-    """Row numbers and contents of the descriptors in a COLMAP database."""
+    """Return the descriptors in a COLMAP database by image id."""
     if not database.exists():
         return {}
     try:
@@ -39,7 +39,7 @@ def described(database):
 
 @pytest.fixture(scope="module")
 def built(photos, tmp_path_factory):
-    """Eight photographs of a façade; the first process is killed while it finds keypoints."""
+    """Eight photographs of a façade; the first process is killed while it detects keypoints."""
     source, out = photos / "herz-jesus-p8", tmp_path_factory.mktemp("build") / "facade"
     command = [sys.executable, "-c", "from kdiffhash.cli import main; main()"]
     arguments = ["data", "build", str(source), "--out", str(out), "--json"]
@@ -66,7 +66,7 @@ def published_camera(path):
     return np.diag([0.5, 0.5, 1]) @ K, R.T, centre
 
 
-def test_all_photographs_are_placed_and_there_are_enough_points(built):
+def test_all_photographs_are_registered_with_enough_points(built):
     scene, said = built
     assert said["photos_placed"] == "8 of 8"
     assert said["points"] == len(np.unique(scene.points)) >= 5000
@@ -87,7 +87,7 @@ def test_positive_pairs_agree_with_the_published_cameras(built, photos):
     distances = []
     for a, b in pairs[similar][:4000]:
         (K, R, centre), (K2, R2, centre2) = (cameras[int(table[row, 0])] for row in (a, b))
-        # The ray of the first place, as a line in the second photograph.
+        # The epipolar line of the first keypoint in the second photograph.
         ray = R.T @ np.linalg.solve(K, [*table[a, 1:3], 1])
         start, end = K2 @ R2 @ (centre - centre2), K2 @ R2 @ (centre + ray - centre2)
         line = np.cross(start, end)
@@ -95,7 +95,7 @@ def test_positive_pairs_agree_with_the_published_cameras(built, photos):
     assert np.mean(np.array(distances) < 2) >= 0.95
 
 
-def test_the_positives_are_not_only_those_that_sift_matches(built):
+def test_positives_include_pairs_that_sift_does_not_match(built):
     scene, _ = built
     pairs, similar = scene.test_pairs()
     rows = preprocess_rows(np.asarray(scene.descriptors), None)
@@ -120,11 +120,11 @@ def test_an_existing_model_gives_the_same_scene(built, photos, tmp_path):
     assert not (tmp_path / "colmap").exists()
 
 
-def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
+def test_models_and_databases_that_do_not_belong_together_are_refused(built, photos, tmp_path):
     scene, _ = built
     (model,) = (scene.path / "colmap" / "sparse").iterdir()
     source = photos / "herz-jesus-p8"
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="must be given together"):
         build_scene(source, tmp_path, model=model)
     with pytest.raises(FileNotFoundError, match="no such file"):
         build_scene(source, tmp_path, model=model, database=tmp_path / "no.db")
@@ -135,7 +135,7 @@ def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
     shutil.copy(scene.path / "colmap" / "database.db", database)
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE keypoints SET cols = 2, rows = rows * 3 WHERE image_id = 1")
-    with pytest.raises(ValueError, match="no size and orientation"):
+    with pytest.raises(ValueError, match="no scale and orientation"):
         build_scene(source, tmp_path, model=model, database=database)
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM keypoints")
@@ -147,40 +147,40 @@ def test_models_and_databases_that_do_not_fit(built, photos, tmp_path):
 
 @pytest.fixture
 def strangers(tmp_path):
-    """Three pictures of different things."""
+    """Three images of different objects."""
     folder = tmp_path / "strangers"
     folder.mkdir()
     for name in ("astronaut.png", "coffee.png", "chelsea.png"):
-        shutil.copy(PICTURES / name, folder)
+        shutil.copy(IMAGES / name, folder)
     return folder
 
 
-def test_photographs_that_do_not_overlap(strangers, tmp_path):
+def test_photographs_that_do_not_overlap_are_refused(strangers, tmp_path):
     with pytest.raises(ValueError, match="strangers do not overlap"):
         build_scene(strangers, tmp_path / "scene")
     assert not (tmp_path / "scene" / "info.txt").exists()
-    with pytest.raises(ValueError, match="a folder of its own"):
+    with pytest.raises(ValueError, match="is the folder of the photographs"):
         build_scene(strangers, strangers)
     with pytest.raises(ValueError, match="max_error positive"):
         build_scene(strangers, tmp_path / "scene", max_error=float("nan"))
-    (strangers / "another.png").write_bytes((PICTURES / "rocket.jpg").read_bytes())
+    (strangers / "another.png").write_bytes((IMAGES / "rocket.jpg").read_bytes())
     with pytest.raises(ValueError, match="other photographs"):
         build_scene(strangers, tmp_path / "scene")
 
 
-def test_photographs_that_cannot_be_read(strangers, tmp_path):
-    (strangers / "notes.jpg").write_text("not a picture")
-    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a picture"):
+def test_unreadable_photographs_are_named(strangers, tmp_path):
+    (strangers / "notes.jpg").write_text("not an image")
+    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a readable image"):
         build_scene(strangers, tmp_path / "scene")
-    (strangers / "notes.jpg").write_bytes((PICTURES / "rocket.jpg").read_bytes()[:20_000])
-    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a picture.*truncated"):
+    (strangers / "notes.jpg").write_bytes((IMAGES / "rocket.jpg").read_bytes()[:20_000])
+    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a readable image.*truncated"):
         build_scene(strangers, tmp_path / "scene")
     Image.fromarray(np.zeros((9, 9), np.int32)).save(strangers / "deep.tif")
     (strangers / "notes.jpg").rename(strangers / "notes.txt")
-    with pytest.raises(ValueError, match=r"deep.tif is not a picture.*more than 16 bits"):
+    with pytest.raises(ValueError, match=r"deep.tif is not a readable image.*more than 16 bits"):
         build_scene(strangers, tmp_path / "scene")
     (strangers / "deep.tif").unlink()
-    assert len(list_photos(strangers, inner=False)) == 3  # other files may lie there
+    assert len(list_photos(strangers, inner=False)) == 3  # other files are ignored
     (strangers / "coffee.png").unlink()
     with pytest.raises(ValueError, match="has 2 photographs"):
         build_scene(strangers, tmp_path / "scene")
@@ -189,7 +189,7 @@ def test_photographs_that_cannot_be_read(strangers, tmp_path):
     assert not (tmp_path / "scene").exists()
 
 
-def test_photographs_of_another_size_than_the_model(built, photos, tmp_path):
+def test_photographs_of_another_size_than_the_model_are_refused(built, photos, tmp_path):
     scene, _ = built
     work = scene.path / "colmap"
     (model,) = (work / "sparse").iterdir()
@@ -200,7 +200,7 @@ def test_photographs_of_another_size_than_the_model(built, photos, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of a process are POSIX")
-def test_a_full_disk_leaves_no_half_scene(built, photos, tmp_path):
+def test_a_full_disk_leaves_no_incomplete_scene(built, photos, tmp_path):
     scene, _ = built
     work = scene.path / "colmap"
     (model,) = (work / "sparse").iterdir()
@@ -221,16 +221,16 @@ def test_a_full_disk_leaves_no_half_scene(built, photos, tmp_path):
     assert not (tmp_path / "scene" / "info.txt").exists()
 
 
-def test_scenes_of_others_are_not_replaced(built, photos, tmp_path):
+def test_scenes_from_elsewhere_are_not_replaced(built, photos, tmp_path):
     (tmp_path / "info.txt").write_text("0 1\n")
     (tmp_path / "meta.json").write_text('{"licence": "mine"}')
-    with pytest.raises(ValueError, match="not built here"):
+    with pytest.raises(ValueError, match="did not build"):
         build_scene(photos / "herz-jesus-p8", tmp_path)
     assert (tmp_path / "info.txt").read_text() == "0 1\n"
 
 
 @pytest.mark.parametrize("name", ["points3D.bin", "images.bin"])
-def test_a_truncated_model(built, photos, tmp_path, name):
+def test_a_truncated_model_is_refused(built, photos, tmp_path, name):
     scene, _ = built
     (model,) = (scene.path / "colmap" / "sparse").iterdir()
     copy = shutil.copytree(model, tmp_path / "model")
@@ -245,7 +245,7 @@ def test_a_truncated_model(built, photos, tmp_path, name):
         )
 
 
-def test_a_damaged_database_says_what_to_remove(strangers, tmp_path):
+def test_a_damaged_working_folder_says_what_to_remove(strangers, tmp_path):
     work = tmp_path / "scene" / "colmap"
     work.mkdir(parents=True)
     (work / "database.db").write_bytes(b"not a database" * 100)

@@ -16,7 +16,7 @@ def patches():
     return np.stack([cv2.GaussianBlur(patch, (0, 0), 3) for patch in noise])
 
 
-def test_sift_is_that_of_one_upright_keypoint(patches):
+def test_sift_is_computed_for_one_upright_keypoint(patches):
     sift, keypoint = cv2.SIFT_create(), cv2.KeyPoint(31.5, 31.5, 128 / 15, 0, 0, 257)
     one_by_one = np.concatenate([sift.compute(patch, [keypoint])[1] for patch in patches])
     for n_jobs in (1, 2):
@@ -25,14 +25,14 @@ def test_sift_is_that_of_one_upright_keypoint(patches):
         np.testing.assert_array_equal(descriptors, one_by_one)
 
 
-def test_hog_is_that_of_scikit_image(patches):
+def test_hog_agrees_with_scikit_image(patches):
     descriptors = describe_patches(patches[:20], "hog", n_jobs=2)
     assert descriptors.dtype == np.float32
     expected = hog(patches[7], orientations=8, pixels_per_cell=(16, 16), cells_per_block=(2, 2))
     np.testing.assert_allclose(descriptors[7], expected, rtol=1e-6)
 
 
-def test_no_patches_have_no_descriptors():
+def test_no_patches_give_no_descriptors():
     assert describe_patches(np.empty((0, 64, 64), np.uint8)).shape == (0, 128)
 
 
@@ -45,12 +45,12 @@ def test_no_patches_have_no_descriptors():
         (np.zeros((3, 64, 64), np.uint8), "surf", "kind must be one of sift, hog"),
     ],
 )
-def test_other_input_is_refused(bad, kind, message):
+def test_invalid_input_is_refused(bad, kind, message):
     with pytest.raises(ValueError, match=message):
         describe_patches(bad, kind)
 
 
-def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
+def test_descriptors_are_stored_in_the_scene(tmp_path, patches):
     write_sheets(tmp_path, patches, "bmp")
     table = np.column_stack([np.arange(300) // 3, np.arange(300) % 3])
     np.savetxt(tmp_path / "info.txt", table, fmt="%d")
@@ -61,12 +61,12 @@ def test_descriptors_are_kept_in_the_scene(tmp_path, patches):
     (tmp_path / "hog.npy").write_bytes(b"PK junk")
     with pytest.raises(ValueError, match=r"hog.npy is not a readable"):
         load_scene(tmp_path, "hog")
-    assert describe_scene(tmp_path, "hog").descriptors.shape == (300, 288)  # mended
+    assert describe_scene(tmp_path, "hog").descriptors.shape == (300, 288)  # replaced
     with pytest.raises(ValueError, match="descriptor names a file"):
         load_scene(tmp_path, "../sift")
 
 
-def test_sift_of_real_scenes(scenes):
+def test_sift_agrees_with_the_stored_descriptors_of_real_scenes(scenes):
     scene = load_scene("brighton-beach")
     np.testing.assert_array_equal(describe_patches(scene.patches), scene.descriptors)
     for name in ("boruszyn", "castle-p30", "herz-jesus-p25"):  # JPEG sheets

@@ -12,29 +12,29 @@ from kdiffhash.datasets.frames import (
     move_frames,
 )
 
-SIGMA = 64 / 15  # of a patch that is as large as in the picture
+SIGMA = 64 / 15  # of a patch at the scale of the image
 
 
-def picture():
+def noise_image():
     noise = np.random.default_rng(0).integers(0, 256, (200, 240)).astype(np.uint8)
     return cv2.GaussianBlur(noise, (0, 0), 4)
 
 
 def test_upright_patches_are_crops():
-    image = picture()
+    image = noise_image()
     (patch,) = cut_patches(image, np.array([[31.5 + 50, 31.5 + 20, 0, SIGMA]]))
     np.testing.assert_array_equal(patch, image[20:84, 50:114])
 
 
-def test_a_quarter_turn_turns_the_crop():
-    """An angle that points down in the picture points to the right in the patch."""
-    image = picture()
+def test_a_rotated_frame_gives_a_rotated_crop():
+    """An angle that points down in the image points to the right in the patch."""
+    image = noise_image()
     (patch,) = cut_patches(image, np.array([[81.5, 51.5, np.pi / 2, SIGMA]]))
     crop = image[20:84, 50:114]
     assert np.abs(patch.astype(int) - np.rot90(crop)).max() <= 1
 
 
-def test_large_frames_are_averaged():
+def test_large_frames_are_cut_without_aliasing():
     image = np.zeros((600, 600), np.uint8)
     image[::2] = 200  # stripes that a patch eight times smaller cannot show
     (patch,) = cut_patches(image, np.array([[300, 300, 0, 8 * SIGMA]]))
@@ -42,7 +42,7 @@ def test_large_frames_are_averaged():
     assert patch.std() < 3
 
 
-def test_corners_and_inside():
+def test_corners_are_7_5_sigma_from_the_centre():
     frame = np.array([[100, 80, 0, 2.0]])
     expected = [[85, 65], [115, 65], [115, 95], [85, 95]]
     np.testing.assert_allclose(corners(frame)[0], expected)
@@ -50,7 +50,7 @@ def test_corners_and_inside():
     assert not inside(corners(frame), (95, 116)).all()
 
 
-def test_frames_move_with_a_similarity():
+def test_a_similarity_rotates_and_scales_frames():
     turn, grow = 0.3, 1.7
     matrix = grow * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     frames = np.array([[10.0, 20.0, 0.5, 3.0]])
@@ -58,12 +58,12 @@ def test_frames_move_with_a_similarity():
     np.testing.assert_allclose(moved[0, 2:], [0.8, 5.1])
 
 
-def test_angles_wrap():
+def test_angle_differences_wrap_around():
     assert abs(angle_between(np.array(3.1), np.array(-3.1)) - (2 * np.pi - 6.2)) < 1e-12
 
 
-def test_a_turned_picture_has_turned_frames_and_the_same_patches():
-    image = picture()
+def test_frames_of_a_rotated_image_are_rotated():
+    image = noise_image()
     found = detect_frames(image, contrast=0.005)
     turned = detect_frames(np.ascontiguousarray(np.rot90(image, -1)), contrast=0.005)
     whole = inside(corners(found), image.shape).all(axis=1)

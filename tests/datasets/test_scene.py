@@ -17,7 +17,7 @@ def scene(tmp_path):
     return folder
 
 
-def test_a_scene_is_read(scene, monkeypatch):
+def test_a_scene_is_read_by_name(scene, monkeypatch):
     monkeypatch.setenv("KDIFFHASH_SCENES", str(scene.parent))
     found = load_scene("tiny")
     assert found.name == "tiny"
@@ -37,14 +37,14 @@ def test_photos_that_are_all_zero_are_unknown(scene):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("info.txt", "0 1\n0\n", r"info.txt, line 2: 2 whole numbers"),
+        ("info.txt", "0 1\n0\n", r"info.txt, line 2: expected 2 integers"),
         ("info.txt", "0 1\nx 2\n", r"line 2"),
         ("info.txt", "", "empty"),
         ("info.txt", "0 1\n0 1\n", "info.txt has 2 lines"),
-        ("info.txt", "0 1\n0 1.5\n", r"line 2: 2 whole numbers wanted, got '0 1.5'"),
+        ("info.txt", "0 1\n0 1.5\n", r"line 2: expected 2 integers, got '0 1.5'"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n0 0 0 1 0\n", r"m50_2_2_0.txt, line 3"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n0 0 0 9 5 0\n", r"m50_2_2_0.txt, line 2"),
-        ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not fit info.txt"),
+        ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not agree with info.txt"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n\n0 5 0 1 0 0\n", r"line 4: patch"),
         ("sift.npy", "junk", "sift.npy is not a readable"),
     ],
@@ -55,7 +55,7 @@ def test_damage_is_named_by_file_and_line(scene, name, content, message):
         load_scene(scene).test_pairs()
 
 
-def test_missing_scenes_are_explained(tmp_path, monkeypatch, scene):
+def test_missing_scenes_are_reported_with_the_folders_searched(tmp_path, monkeypatch, scene):
     monkeypatch.delenv("KDIFFHASH_SCENES", raising=False)
     with pytest.raises(FileNotFoundError, match=r"KDIFFHASH_SCENES \(which is not set\)"):
         find_scene("none")
@@ -67,10 +67,10 @@ def test_missing_scenes_are_explained(tmp_path, monkeypatch, scene):
         load_scene(scene)
 
 
-def test_sheets_that_info_does_not_account_for(scene):
+def test_sheets_that_do_not_match_info_are_refused(scene):
     for number in range(2):
         (scene / f"patches{number:04d}.bmp").touch()
-    with pytest.raises(ValueError, match=r"info.txt ends with line 4, which makes 1 sheets, but"):
+    with pytest.raises(ValueError, match=r"info.txt has 4 lines, which need 1 sheets, but"):
         load_scene(scene)
 
 
@@ -103,7 +103,7 @@ def test_a_written_scene_is_read_back(large):
     assert ((large.points[pairs[:, 0]] == large.points[pairs[:, 1]]) == similar).all()
 
 
-def test_writing_anew_replaces_all_or_nothing(large, monkeypatch):
+def test_rewriting_a_scene_replaces_all_of_it_or_nothing(large, monkeypatch):
     np.save(large.path / "hog.npy", np.zeros((2400, 3)))
     points, photos = np.repeat(np.arange(200), 2), np.tile([1, 2], 200)
     new = {"descriptors": np.zeros((400, 4), np.uint8), "frames": np.ones((400, 4)), "meta": {}}
@@ -124,18 +124,18 @@ def test_writing_anew_replaces_all_or_nothing(large, monkeypatch):
     assert not list(large.path.glob(".new-*"))
 
 
-def test_a_byte_order_mark_is_no_number(scene):
+def test_byte_order_marks_are_skipped(scene):
     content = (scene / "info.txt").read_text().replace("\n", "\r\n")
     (scene / "info.txt").write_text("\ufeff" + content, encoding="utf-8")
     assert load_scene(scene).points.tolist() == [0, 0, 5, 5]
 
 
-def test_lists_of_any_name_are_counted_by_their_lines(scene):
+def test_the_length_of_a_list_is_read_not_taken_from_its_name(scene):
     (scene / "m50_2_2_0.txt").rename(scene / "m50_500000_500000_0.txt")
     assert len(load_scene(scene).test_pairs()[0]) == 2
 
 
-def test_more_negatives_for_a_list(large):
+def test_negatives_can_be_drawn_in_addition_to_a_list(large):
     listed, flags = large.test_pairs()
     pairs, similar = large.test_pairs(50_000, random_state=3)
     assert similar.sum() == 6000
@@ -146,7 +146,7 @@ def test_more_negatives_for_a_list(large):
     np.testing.assert_array_equal(again, pairs)
 
 
-def test_pairs_across_photos(large, scene):
+def test_pairs_across_photos_need_photo_ids(large, scene):
     pairs, similar = large.draw_pairs(3000, 3000, across_photos=True, random_state=0)
     assert (large.photos[pairs[:, 0]] != large.photos[pairs[:, 1]]).all()
     assert similar.sum() == 3000
@@ -161,7 +161,7 @@ def test_pairs_across_photos(large, scene):
         unknown.split(by="photos")
 
 
-def test_parts_share_no_point(large):
+def test_split_scenes_share_no_point(large):
     train, test = large.split(0.25, random_state=1)
     assert not set(train.points) & set(test.points)
     assert len(np.unique(test.points)) == 100
@@ -170,7 +170,7 @@ def test_parts_share_no_point(large):
     np.testing.assert_array_equal(test.points, large.points[test.rows])
     again, _ = large.split(0.25, random_state=1)
     np.testing.assert_array_equal(again.rows, train.rows)
-    pairs, similar = test.test_pairs()  # not from the list, which has points of both parts
+    pairs, similar = test.test_pairs()  # not from the list, which has points of both scenes
     assert pairs.max() < len(test)
     assert similar.sum() == 100 * 15
     assert test.patches[5].shape == (64, 64)
@@ -178,21 +178,56 @@ def test_parts_share_no_point(large):
     np.testing.assert_array_equal(inner.descriptors, large.descriptors[inner.rows])
 
 
-def test_parts_share_no_photo_on_request(large):
+def test_split_by_photos_shares_no_photo(large):
     train, test = large.split(by="photos")
     assert not set(train.points) & set(test.points)
     assert not set(train.photos) & set(test.photos)
     assert len(np.unique(train.photos)) == len(np.unique(test.photos)) == 3
 
 
+def test_blocks_alternate_and_keep_points_together(large):
+    train, test = large.split(by="blocks", block_size=100)
+    assert not set(train.points) & set(test.points)
+    assert len(train) + len(test) == 2400
+    # 16 points of 6 patches start in the first hundred patches, and one more that straddles it.
+    assert train.rows[:102].tolist() == list(range(102))
+    assert test.rows[:96].tolist() == list(range(102, 198))
+    _, fifth = large.split(0.2, by="blocks", block_size=100)
+    starts = fifth.rows[np.unique(fifth.points, return_index=True)[1]]
+    assert (starts // 100 % 5 == 4).all()
+    np.testing.assert_array_equal(large.split(by="blocks", block_size=100)[0].rows, train.rows)
+
+
+def test_patches_with_uncertain_points_are_in_no_pair(large):
+    confident = np.ones(2400, bool)
+    confident[600:1800] = False
+    np.save(large.path / "confident.npy", confident)
+    scene = load_scene(large.path)
+    pairs, similar = scene.draw_pairs(1000, 1000, random_state=0)
+    assert confident[pairs].all()
+    assert similar.sum() == 1000
+    pairs, similar = scene.test_pairs(3000)
+    assert confident[pairs[~similar]].all()
+    train, _ = scene.split(by="points")
+    pairs, _ = train.draw_pairs(500, 500, random_state=0)
+    assert confident[train.rows[pairs]].all()
+
+
+def test_a_file_of_confident_patches_must_fit(large):
+    np.save(large.path / "confident.npy", np.ones(7, bool))
+    with pytest.raises(ValueError, match=r"confident.npy holds bool of shape \(7,\)"):
+        load_scene(large.path)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"by": "blocks", "block_size": 0}, "block_size must be at least 1"),
         ({"test_share": 0}, "between 0 and 1"),
         ({"by": "colour"}, "by must be"),
         ({"test_share": 0.001}, "too small"),
     ],
 )
-def test_parts_that_cannot_be_made(large, options, message):
+def test_invalid_splits_are_refused(large, options, message):
     with pytest.raises(ValueError, match=message):
         large.split(**options)

@@ -14,7 +14,7 @@ def patches():
 
 
 def crop(folder, index):
-    """The patch as Pillow crops it from its sheet."""
+    """Return the patch as Pillow crops it from its sheet."""
     (sheet,) = folder.glob(f"patches{index // 256:04d}.*")
     row, column = divmod(index % 256, 16)
     box = (64 * column, 64 * row, 64 * column + 64, 64 * row + 64)
@@ -33,19 +33,19 @@ def test_written_patches_are_read_back(tmp_path, patches, suffix):
         np.testing.assert_array_equal(lazy[key], patches[key])
     np.testing.assert_array_equal(np.asarray(lazy), patches)
     some = np.array([600, 2, 300])
-    part = lazy.take(some)
-    np.testing.assert_array_equal(part[1:], patches[some][1:])
+    subset = lazy.take(some)
+    np.testing.assert_array_equal(subset[1:], patches[some][1:])
     np.testing.assert_array_equal(crop(tmp_path, 300), patches[300])
-    assert not crop(tmp_path, 701).any()  # the last sheet is filled up with black
+    assert not crop(tmp_path, 701).any()  # the last sheet is padded with black
     with pytest.raises(IndexError):
         lazy[700]
-    with pytest.raises(IndexError, match="by their number alone"):
+    with pytest.raises(IndexError, match="along the first axis only"):
         lazy[0, :10]
     grid = np.array([[1, 2], [300, 4]])
     np.testing.assert_array_equal(lazy[grid], patches[grid])
 
 
-def test_jpeg_sheets_are_close(tmp_path):
+def test_jpeg_sheets_are_nearly_lossless(tmp_path):
     smooth = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
     write_sheets(tmp_path, np.stack([smooth] * 3), "jpg")
     assert np.abs(read_sheet(tmp_path / "patches0000.jpg")[:64, :64] - smooth.astype(int)).max() < 4
@@ -59,7 +59,7 @@ def test_grey_bmp_sheets_are_memory_mapped_and_others_decoded(tmp_path, patches)
     colour = tmp_path / "colour.bmp"
     Image.open(path).convert("RGB").save(colour)
     np.testing.assert_array_equal(read_sheet(colour), pixels)
-    inverted = Image.open(path)  # a palette that runs the other way
+    inverted = Image.open(path)  # an inverted palette
     inverted.putpalette(np.repeat(np.arange(255, -1, -1), 3).astype(np.uint8).tobytes())
     inverted.save(tmp_path / "inverted.bmp")
     np.testing.assert_array_equal(read_sheet(tmp_path / "inverted.bmp"), 255 - pixels)
@@ -76,7 +76,7 @@ def test_a_truncated_sheet_is_named(tmp_path, patches, suffix):
             read_sheet(path)
 
 
-def test_sixteen_bits_keep_their_upper_half(tmp_path):
+def test_16_bit_sheets_are_reduced_to_their_upper_byte(tmp_path):
     levels = np.random.default_rng(0).integers(0, 2**16, (1024, 1024)).astype(np.uint16)
     Image.fromarray(levels).save(tmp_path / "patches0000.png")
     np.testing.assert_array_equal(read_sheet(tmp_path / "patches0000.png"), levels // 256)
@@ -88,7 +88,7 @@ def test_a_sheet_of_another_size_is_named(tmp_path):
         read_sheet(tmp_path / "patches0000.png")
 
 
-def test_sheets_are_numbered_without_gaps(tmp_path):
+def test_gaps_and_duplicates_in_the_numbering_are_refused(tmp_path):
     (tmp_path / "patches0000.bmp").touch()
     (tmp_path / "patches0002.bmp").touch()
     with pytest.raises(ValueError, match="patches0001 is missing"):
@@ -106,7 +106,7 @@ def test_opening_a_scene_of_100_000_patches_reads_no_sheet(tmp_path):
         (tmp_path / f"patches{number:04d}.bmp").touch()  # reading one would be an error
     scene = load_scene(tmp_path)
     assert scene.patches.shape == (100_000, 64, 64)
-    with pytest.raises(ValueError, match=r"patches0195.bmp is not a picture"):
+    with pytest.raises(ValueError, match=r"patches0195.bmp is not a readable image"):
         scene.patches[50_000]
     with pytest.raises(FileNotFoundError, match="kdiffhash data describe"):
         _ = scene.descriptors

@@ -1,13 +1,9 @@
-"""Dask: real scheduler and worker processes, some of which are killed."""
+"""Dask, with real scheduler and worker processes, some of which are killed."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,14 +19,15 @@ from kdiffhash import (
     KernelLDAHash,
     LDAHash,
 )
-from kdiffhash.errors import NotSupportedError
-from kdiffhash.hashers.stored import fingerprint
+from kdiffhash._util.errors import NotSupportedError
+from kdiffhash.hashers.fingerprint import fingerprint
 from kdiffhash.shards import open_shards
 
 pytest.importorskip("distributed")
 import dask.array as da
 import distributed
 from contract import StoreContract
+from dask_cluster import running
 
 from kdiffhash.engines.dask import (
     ClusterError,
@@ -41,49 +38,7 @@ from kdiffhash.engines.dask import (
     fit_pairs,
 )
 
-DASK = [sys.executable, "-m", "dask"]
 pytestmark = pytest.mark.network
-
-
-class Cluster:
-    """A scheduler and workers as processes, as an administrator would start them."""
-
-    def __init__(self, folder, n_workers):
-        self.folder, self.processes = folder, []
-        self.file = folder / "scheduler.json"
-        self._start("scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
-        deadline = time.monotonic() + 60
-        while not (self.file.exists() and self.file.read_text().rstrip().endswith("}")):
-            assert time.monotonic() < deadline, "the scheduler did not start"
-            time.sleep(0.05)
-        self.address = json.loads(self.file.read_text())["address"]
-        self.add_workers(n_workers)
-
-    def add_workers(self, n):
-        options = ("--nthreads", "1", "--no-dashboard", "--no-nanny")
-        for _ in range(n):
-            self._start("worker", self.address, *options)
-
-    def _start(self, what, *options):
-        command = [*DASK, what, "--host", "127.0.0.1", *map(str, options)]
-        log = (self.folder / f"{what}-{len(self.processes)}.log").open("wb")
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        self.processes.append(process)
-        return process
-
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def running(folder, n_workers):
-    cluster = Cluster(folder, n_workers)
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +50,12 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data():
-    """Descriptors of 3,000 things, 128 bytes each, the views of a thing in different shards."""
+    """Descriptors of 3,000 objects, 128 bytes each; those of an object are in several shards."""
     rng = np.random.default_rng(0)
-    things = rng.integers(0, 3_000, 24_000)
+    objects = rng.integers(0, 3_000, 24_000)
     centres = rng.gamma(1.0, 30.0, (3_000, 128))
-    rows = centres[things] * rng.uniform(0.6, 1.4, (24_000, 128))
-    return np.clip(rows, 0, 255).astype(np.uint8), things
+    rows = centres[objects] * rng.uniform(0.6, 1.4, (24_000, 128))
+    return np.clip(rows, 0, 255).astype(np.uint8), objects
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +86,16 @@ def small(kind, **more):
         (ITQHash, {"n_positives": None, "n_negatives": None}),
     ],
 )
-def test_the_model_is_that_of_one_machine(cluster, data, folder, tmp_path, kind, more):
+def test_the_fitted_model_equals_that_of_a_single_machine(
+    cluster, data, folder, tmp_path, kind, more
+):
     X, y = data
     small(kind, **more).fit(X, y).save(tmp_path / "alone")
     fit(small(kind, **more), folder, client=cluster).save(tmp_path / "together")
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
 
 
-def test_dask_arrays_are_rows_too(cluster, data):
+def test_dask_arrays_are_accepted_as_rows(cluster, data):
     X, y = data
     rows, labels = da.from_array(X, chunks=(7_000, 50)), da.from_array(y, chunks=7_000)
     alone = small(KernelLDAHash, n_basis=200).fit(X, y)
@@ -162,7 +119,7 @@ class TestContract(StoreContract):
 
         return write
 
-    def test_what_it_cannot_do_is_told(self, store):
+    def test_changes_are_refused(self, store):
         for call in (lambda: store.add(np.zeros((1, 3), np.uint8)), lambda: store.remove([0])):
             with pytest.raises(NotSupportedError, match="ClusterIndex; change the index file"):
                 call()
@@ -173,7 +130,7 @@ class TestContract(StoreContract):
 
 
 class TestContractOfAnIndexFile(StoreContract):
-    """Ids with gaps, in an order of their own."""
+    """Ids in random order, with gaps."""
 
     @pytest.fixture
     def ids(self):
@@ -188,7 +145,7 @@ class TestContractOfAnIndexFile(StoreContract):
         return write
 
 
-def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path):
+def test_codes_and_ties_equal_those_of_a_single_machine(cluster, data, folder, tmp_path):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=100, n_bits=16).fit(X, y)  # short codes: many ties
     hasher.save(tmp_path / "model")
@@ -223,20 +180,20 @@ def test_codes_and_ties_are_those_of_one_machine(cluster, data, folder, tmp_path
     assert distances[0, 0] == 0
     assert together.search(codes[:0], 3)[0].shape == (0, 3)
     assert together.search(codes[:1], 10**12)[1].shape == (1, len(alone))
-    many = np.tile(codes[:100], (200, 1))  # more queries than are sent at a time
+    many = np.tile(codes[:100], (200, 1))  # more queries than are sent at once
     np.testing.assert_array_equal(together.search(many, 2)[1], alone.search(many, 2)[1])
 
 
 @pytest.mark.slow
-def test_the_command_line_on_a_cluster(cluster, data, folder, tmp_path, command, monkeypatch):
+def test_commands_run_on_a_cluster(cluster, data, folder, tmp_path, command, monkeypatch):
     X, _ = data
     address = cluster.scheduler.address
     monkeypatch.chdir(tmp_path)
     train = ["train", folder, "--basis", 100, "--bits", 32, "--positives", 9000]
     command(*train, "-o", "alone", "--json")
-    told = command(*train, "-o", "together", "--cluster", address, "--json")
+    output = command(*train, "-o", "together", "--cluster", address, "--json")
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
-    assert told["similar_pairs"] == 9000
+    assert output["similar_pairs"] == 9000
 
     encode = ["encode", "together", folder, "-o", "codes", "--cluster", address]
     assert command(*encode, "--json")["there_before"] == 0
@@ -273,7 +230,7 @@ def test_the_command_line_on_a_cluster(cluster, data, folder, tmp_path, command,
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
 
 
-def test_a_local_cluster_is_there_while_it_is_used(data):
+def test_a_local_cluster_lives_as_long_as_the_with_statement(data):
     X, y = data
     with connect("local") as client:
         assert client.dashboard_link.startswith("http://127.0.0.1:")
@@ -284,8 +241,8 @@ def test_a_local_cluster_is_there_while_it_is_used(data):
     assert client.status == "closed"
 
 
-def kill_one_that_works_on(client, task):
-    """Kill the worker that is the first to work on such a task."""
+def kill_worker_running(client, task):
+    """Kill the first worker that runs a task of this name."""
 
     def busy(dask_scheduler):
         for state in dask_scheduler.workers.values():
@@ -295,7 +252,7 @@ def kill_one_that_works_on(client, task):
 
     deadline = time.monotonic() + 60
     while (address := client.run_on_scheduler(busy)) is None:
-        assert time.monotonic() < deadline, f"nobody works on {task}"
+        assert time.monotonic() < deadline, f"no worker runs {task}"
         time.sleep(0.01)
     pid = client.run(os.getpid, workers=[address])[address]
     os.kill(pid, signal.SIGKILL)
@@ -303,7 +260,7 @@ def kill_one_that_works_on(client, task):
 
 @pytest.mark.parametrize("task", ["fit", "encode", "search"])
 @pytest.mark.slow
-def test_a_worker_that_is_killed_changes_nothing(data, folder, tmp_path, task):
+def test_results_are_the_same_after_a_worker_is_killed(data, folder, tmp_path, task):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=500, n_bits=128)
     alone = hasher.fit(X, y)
@@ -329,8 +286,8 @@ def test_a_worker_that_is_killed_changes_nothing(data, folder, tmp_path, task):
             index = ClusterIndex(many, client=client)
         thread = threading.Thread(target=work)
         thread.start()
-        name = {"fit": "take_rows", "encode": "write_shard", "search": "_nearest"}[task]
-        kill_one_that_works_on(client, name)
+        name = {"fit": "take_rows", "encode": "write_shard", "search": "_apply"}[task]
+        kill_worker_running(client, name)
         thread.join()
         assert len(client.scheduler_info()["workers"]) == 1
     if task == "search":
@@ -344,7 +301,7 @@ def test_a_worker_that_is_killed_changes_nothing(data, folder, tmp_path, task):
         assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_cluster_that_is_not_there_is_told_in_seconds(tmp_path, monkeypatch):
+def test_a_missing_cluster_is_reported_within_seconds(tmp_path, monkeypatch):
     start = time.monotonic()
     with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         connect("tcp://127.0.0.1:9", timeout=2).__enter__()
@@ -359,7 +316,7 @@ def test_a_cluster_that_is_not_there_is_told_in_seconds(tmp_path, monkeypatch):
         ClusterIndex(tmp_path)
 
 
-def test_a_scheduler_that_dies_is_told(data, tmp_path):
+def test_the_death_of_the_scheduler_is_reported(data, tmp_path):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=500, n_bits=128, n_jobs=1).fit(X, y)
     rows = tmp_path / "rows"
@@ -372,7 +329,7 @@ def test_a_scheduler_that_dies_is_told(data, tmp_path):
     assert not (tmp_path / "codes" / "a.npy").exists()
 
 
-def test_bad_input_is_told(cluster, data, folder, tmp_path):
+def test_invalid_input_is_refused(cluster, data, folder, tmp_path):
     X, y = data
     with pytest.raises(ValueError, match="from_array"):
         fit(small(LDAHash), X, y, client=cluster)
@@ -399,11 +356,11 @@ def test_bad_input_is_told(cluster, data, folder, tmp_path):
     np.save(gone, X[:10])
     shards = open_shards(gone)
     gone.unlink()
-    with pytest.raises(ClusterError, match="does not see"):
+    with pytest.raises(ClusterError, match="cannot see"):
         fit_pairs(small(LDAHash), shards, [[0, 1], [1, 2]], [True, False], client=cluster)
 
 
-def test_memory_of_a_worker_does_not_grow_with_the_shards(cluster, data, tmp_path):
+def test_the_memory_of_a_worker_does_not_depend_on_the_number_of_shards(cluster, data, tmp_path):
     X, y = data
     hasher = small(LDAHash).fit(X, y)
 

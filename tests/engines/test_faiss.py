@@ -1,4 +1,4 @@
-"""Codes to FAISS and back."""
+"""Conversion to FAISS and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex
-from kdiffhash.engines.faiss import HNSW_PAYS, from_faiss, recommend_index, to_faiss
+from kdiffhash.engines.faiss import HNSW_CROSSOVER, from_faiss, recommend_index, to_faiss
 
 faiss = pytest.importorskip("faiss")
 KINDS = ["flat", "ivf", "hnsw", "multihash"]
@@ -22,7 +22,7 @@ def index():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_and_ids_go_there_and_back(index, kind):
+def test_codes_and_ids_survive_the_round_trip(index, kind):
     made = to_faiss(index, kind)
     assert made.ntotal == len(index)
     back = from_faiss(made)
@@ -31,7 +31,7 @@ def test_codes_and_ids_go_there_and_back(index, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_faiss_finds_codes_under_their_ids(index, kind):
+def test_faiss_returns_the_ids_of_the_index(index, kind):
     made = to_faiss(index, kind)
     if kind == "ivf":
         made.nprobe = 1000
@@ -41,7 +41,7 @@ def test_faiss_finds_codes_under_their_ids(index, kind):
     np.testing.assert_array_equal(ids[:, 0], some)
 
 
-def test_plain_indexes_of_faiss_have_rows_as_ids():
+def test_a_faiss_index_without_ids_is_numbered_from_zero():
     codes = np.random.default_rng(1).integers(0, 256, (50, 8), dtype=np.uint8)
     flat = faiss.IndexBinaryFlat(64)
     flat.add(codes)
@@ -49,46 +49,49 @@ def test_plain_indexes_of_faiss_have_rows_as_ids():
     np.testing.assert_array_equal(back.get(np.arange(50)), codes)
 
 
-def test_options_reach_faiss(index):
+def test_options_are_passed_to_faiss(index):
     assert to_faiss(index, "ivf", n_lists=7).nlist == 7
     made = to_faiss(index, "multihash", n_tables=2, table_bits=8)
     hashed = faiss.downcast_IndexBinary(made.index)
     assert (hashed.nhash, hashed.b) == (2, 8)
+    made = to_faiss(index, "hnsw", m=8, ef_construction=50, ef_search=33)
+    graph = faiss.downcast_IndexBinary(made.index)
+    assert (graph.hnsw.efConstruction, graph.hnsw.efSearch) == (50, 33)
 
 
-def test_bad_input_is_told(index):
+def test_invalid_arguments_are_refused(index):
     with pytest.raises(ValueError, match="kind"):
         to_faiss(index, "tree")
     with pytest.raises(ValueError, match="no option"):
         to_faiss(index, "flat", m=3)
-    with pytest.raises(ValueError, match="whole bytes"):
+    with pytest.raises(ValueError, match="multiple of 8"):
         to_faiss(HammingIndex(n_bits=9))
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match="is empty"):
         to_faiss(HammingIndex(n_bits=8), "ivf")
-    with pytest.raises(ValueError, match="need more"):
+    with pytest.raises(ValueError, match="need 64 bits, but the codes have 8"):
         to_faiss(HammingIndex(n_bits=8), "multihash")
-    with pytest.raises(ValueError, match="taken out"):
+    with pytest.raises(ValueError, match="cannot be read from"):
         from_faiss(faiss.IndexBinaryHash(64, 8))
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="at least 0"):
         recommend_index(-1, 64)
 
 
-def test_recommendations_follow_size_and_radius():
-    assert recommend_index(HNSW_PAYS, 256).method == "exact"
-    assert recommend_index(HNSW_PAYS + 1, 256).method == "hnsw"
+def test_the_recommendation_depends_on_size_and_radius():
+    assert recommend_index(HNSW_CROSSOVER, 256).method == "exact"
+    assert recommend_index(HNSW_CROSSOVER + 1, 256).method == "hnsw"
     assert recommend_index(1_000_000, 128, radius=3).method == "tables"
     assert recommend_index(1_000_000, 128, radius=50).method == "exact"
     assert recommend_index(1000, 128, radius=3).method == "exact"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_index_that_nobody_holds_can_be_taken_over(index, kind):
+def test_a_temporary_faiss_index_can_be_converted(index, kind):
     assert len(from_faiss(to_faiss(index, kind))) == len(index)
 
 
 @pytest.mark.parametrize("options", [{"n_lists": 0}, {"n_lists": 100_000}])
-def test_bad_numbers_of_lists_are_told(index, options):
-    with pytest.raises(ValueError, match=r"above zero|cannot be learned"):
+def test_options_out_of_range_are_refused(index, options):
+    with pytest.raises(ValueError, match=r"at least 1|at most the number of codes"):
         to_faiss(index, "ivf", **options)
-    with pytest.raises(ValueError, match="above one"):
+    with pytest.raises(ValueError, match="m must be at least 2"):
         to_faiss(index, "hnsw", m=0)

@@ -1,4 +1,4 @@
-"""ONNX graphs, run by onnxruntime, beside `transform`."""
+"""ONNX graphs, run by onnxruntime and compared with `transform`."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def rows():
     ],
     ids=lambda h: f"{type(h).__name__}-{h.preprocess}",
 )
-def test_graphs_give_the_codes_of_transform(tmp_path, rows, hasher):
+def test_a_graph_computes_the_codes_of_transform(tmp_path, rows, hasher):
     X, y = rows
     hasher.set_params(random_state=0).fit(X, y)
     export(hasher, tmp_path / "model.onnx")
     found, wanted = run(tmp_path / "model.onnx", X), hasher.transform(X)
     assert found.dtype == np.uint8
     assert found.shape == wanted.shape
-    # Rounding may turn a bit in a million, and there are fewer here.
+    # Rounding may flip one bit in a million; there are fewer than that here.
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_rows_of_zeros_are_encoded_alike(tmp_path, rows):
+def test_rows_of_zeros_get_the_codes_of_transform(tmp_path, rows):
     X, y = rows
     hasher = LDAHash(16, preprocess="hellinger", random_state=0).fit(X, y)
     export(hasher, tmp_path / "model.onnx")
@@ -60,12 +60,12 @@ def test_rows_of_zeros_are_encoded_alike(tmp_path, rows):
 def test_other_kernels_are_refused(tmp_path, rows):
     X, y = rows
     hasher = KernelLDAHash(8, kernel="laplacian", n_basis=20, random_state=0).fit(X, y)
-    with pytest.raises(ValueError, match="kernel='laplacian' cannot be exported"):
+    with pytest.raises(ValueError, match="kernel='laplacian' cannot be exported to ONNX"):
         export(hasher, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_writes_a_graph(tmp_path, rows, command):
+def test_the_export_command_writes_a_graph(tmp_path, rows, command):
     X, y = rows
     hasher = LDAHash(16, random_state=0).fit(X, y)
     hasher.save(tmp_path / "model.safetensors")

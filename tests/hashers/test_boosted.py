@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import BoostedHash
-from kdiffhash.hashers.boosted import initial_weights, reweigh
+from kdiffhash.hashers.boosted import initial_weights, update_weights
 
 
 def test_weights_of_three_pairs_worked_out_by_hand():
@@ -10,11 +10,11 @@ def test_weights_of_three_pairs_worked_out_by_hand():
     similar = np.array([True, True, False])
     weights = initial_weights(similar)
     np.testing.assert_allclose(weights, [0.25, 0.25, 0.5])
-    alpha, weights = reweigh(weights, np.array([True, False, True]))
+    alpha, weights = update_weights(weights, np.array([True, False, True]))
     assert alpha == pytest.approx(np.log(3) / 2)  # error 1/4: half the log of 3/4 over 1/4
     # exp(-alpha) = 1 / sqrt 3 for right pairs, sqrt 3 for the wrong one, then scaled to sum 1:
     np.testing.assert_allclose(weights, [1 / 6, 1 / 2, 1 / 3])
-    alpha, weights = reweigh(weights, np.array([True, True, False]))  # error 1/3
+    alpha, weights = update_weights(weights, np.array([True, True, False]))  # error 1/3
     assert alpha == pytest.approx(np.log(2) / 2)
     np.testing.assert_allclose(weights, [1 / 8, 3 / 8, 1 / 2])
 
@@ -22,7 +22,7 @@ def test_weights_of_three_pairs_worked_out_by_hand():
 def test_perfect_and_useless_bits_leave_the_weights_alone():
     weights = np.array([0.25, 0.25, 0.5])
     for right, alpha in ((np.ones(3, bool), np.inf), (np.array([True, True, False]), 0.0)):
-        found, new = reweigh(weights, right)
+        found, new = update_weights(weights, right)
         assert found == alpha
         np.testing.assert_array_equal(new, weights)
 
@@ -41,7 +41,7 @@ def test_two_axis_bits_worked_out_by_hand():
 
 
 def test_boosting_looks_at_what_earlier_bits_got_wrong():
-    """Four corners of a square, each a thing: one axis tells half of the negatives, both all."""
+    """Four corners of a square, each an object: one axis tells half of the negatives, both all."""
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=800)
     X = np.stack([y % 2, y // 2], axis=1) * [3.0, 2.0] + rng.normal(0, 0.2, (800, 2))
@@ -60,8 +60,8 @@ def test_projection_finds_the_informative_direction():
     assert abs(hasher.directions_[0] @ direction) > 0.99
 
 
-def test_bad_parameters_are_explained(things):
+def test_bad_parameters_are_explained(objects):
     with pytest.raises(ValueError, match="weak must be"):
-        BoostedHash(weak="tree").fit(*things)
-    with pytest.raises(ValueError, match="all rows are equal"):
+        BoostedHash(weak="tree").fit(*objects)
+    with pytest.raises(ValueError, match="all training rows are equal"):
         BoostedHash(2).fit(np.ones((4, 2)), [0, 0, 1, 1])

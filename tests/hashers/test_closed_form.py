@@ -18,8 +18,8 @@ from kdiffhash import (
 )
 
 
-def test_features_made_in_portions_change_nothing(things, monkeypatch):
-    X, y = things
+def test_features_made_in_portions_change_nothing(objects, monkeypatch):
+    X, y = objects
     pairs, similar = draw_pairs(y, 800, 900, random_state=0)
     hasher = KernelDiffHash(20, n_basis=50, random_state=0)
     whole = clone(hasher).fit_pairs(X, pairs, similar)
@@ -29,9 +29,9 @@ def test_features_made_in_portions_change_nothing(things, monkeypatch):
     )
 
 
-def test_the_literal_text_gives_constant_bits_and_a_warning(things):
+def test_the_literal_text_gives_constant_bits_and_a_warning(objects):
     """Eqs. 5 and 6 weigh FNR with alpha = 25; the reading that works weighs both rates alike."""
-    X, y = things
+    X, y = objects
     paper = {**PAPER_SETTING, "n_basis": 200, "n_bits": 64, "random_state": 0}
     working = KernelDiffHash(**paper).fit(X, y)
     assert np.minimum(working.bit_ones_, 1 - working.bit_ones_).min() > 0.02
@@ -42,8 +42,8 @@ def test_the_literal_text_gives_constant_bits_and_a_warning(things):
     assert literal.score(X, y) < 0.3 * working.score(X, y)
 
 
-def test_defaults_that_suit_the_moment(things):
-    X, y = things
+def test_defaults_that_suit_the_moment(objects):
+    X, y = objects
     for cls in (DiffHash, KernelDiffHash):
         for moment, alpha in (("difference", 2), ("cross", 25)):
             one, other = (
@@ -53,8 +53,8 @@ def test_defaults_that_suit_the_moment(things):
 
 
 @pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
-def test_n_bits_follows_the_data(things):
-    X, y = things
+def test_n_bits_follows_the_data(objects):
+    X, y = objects
     assert DiffHash().fit(X, y).n_bits_ == 12
     assert KernelLDAHash(n_basis=50).fit(X, y).n_bits_ == 50
     assert KernelLDAHash(n_basis=400).fit(X, y).n_bits_ == 128
@@ -88,13 +88,13 @@ def test_n_bits_follows_the_data(things):
         (LDAHash(n_jobs=1.5), "n_jobs must be"),
     ],
 )
-def test_what_cannot_be_is_explained(things, hasher, message):
+def test_what_cannot_be_is_explained(objects, hasher, message):
     with pytest.raises(ValueError, match=message):
-        hasher.fit(*things)
+        hasher.fit(*objects)
 
 
-def test_degenerate_data_works_or_says_why_not(things):
-    X, y = things
+def test_degenerate_data_works_or_says_why_not(objects):
+    X, y = objects
     doubled = np.hstack([X, X, np.full((len(X), 2), 3, np.float32)])  # rank 12 of 26
     for hasher in (DiffHash(26), LDAHash(26)):
         with pytest.warns(ConstantBitWarning, match="constant"):
@@ -110,8 +110,8 @@ def test_degenerate_data_works_or_says_why_not(things):
         DiffHash().fit(X, np.zeros(len(X)))
 
 
-def test_a_large_offset_costs_no_precision(things):
-    X, y = things
+def test_a_large_offset_costs_no_precision(objects):
+    X, y = objects
     linear, kernel = DiffHash(12, random_state=0), KernelDiffHash(32, n_basis=100, random_state=0)
     for hasher, offset in ((linear, 1e8), (kernel, 1e4)):
         far = X.astype(np.float64) + offset
@@ -119,9 +119,9 @@ def test_a_large_offset_costs_no_precision(things):
         assert clone(hasher).fit(far, y).score(far, y) == pytest.approx(near_score, abs=0.02)
 
 
-def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(things):
+def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(objects):
     """With a linear kernel and the basis of unit vectors, features are the rows themselves."""
-    X, y = things
+    X, y = objects
     pairs, similar = draw_pairs(y, 1000, 1000, random_state=0)
     linear = LDAHash(6).fit_pairs(X, pairs, similar)
     kernel = KernelLDAHash(6, kernel="linear", basis=np.eye(12), ridge=1e-3)
@@ -131,7 +131,7 @@ def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(things):
 
 
 def test_kernel_beats_linear_where_things_are_not_linear():
-    """Rings around a centre: same ring, same thing; no linear bit can tell them apart."""
+    """Rings around a centre: same ring, same object; no linear bit can tell them apart."""
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=2000)
     angle = rng.uniform(0, 2 * np.pi, 2000)
@@ -148,16 +148,16 @@ def test_kernel_beats_linear_where_things_are_not_linear():
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-10, 1e15, 1e20])
 @pytest.mark.parametrize("preprocess", [None, "unit"])
-def test_the_scale_of_the_data_does_not_matter(things, scale, preprocess):
-    X, y = things
+def test_the_scale_of_the_data_does_not_matter(objects, scale, preprocess):
+    X, y = objects
     hasher = KernelLDAHash(32, n_basis=100, preprocess=preprocess, random_state=0)
     wanted = clone(hasher).fit(X, y).score(X, y)
     scaled = X.astype(np.float64) * scale
     assert clone(hasher).fit(scaled, y).score(scaled, y) == pytest.approx(wanted, abs=0.03)
 
 
-def test_a_failed_refit_leaves_no_mixture(things):
-    X, y = things
+def test_a_failed_refit_leaves_no_mixture(objects):
+    X, y = objects
     hasher = KernelDiffHash(8, kernel="linear", n_basis=50).fit(X, y)
     with pytest.raises(ValueError, match="one class"):
         hasher.fit(X[:, :3], np.zeros(len(X)))
@@ -166,16 +166,16 @@ def test_a_failed_refit_leaves_no_mixture(things):
 
 
 @pytest.mark.parametrize("kernel", ["sigmoid", "additive_chi2"])
-def test_kernels_that_are_not_positive_definite_work(things, kernel):
-    X, y = things
+def test_kernels_that_are_not_positive_definite_work(objects, kernel):
+    X, y = objects
     if kernel == "additive_chi2":  # takes no negative values
         X = X - X.min()
     for cls in (KernelDiffHash, KernelLDAHash):
         assert cls(16, kernel=kernel, n_basis=80).fit(X, y).score(X, y) > 0.05
 
 
-def test_a_function_never_sees_what_fills_up_a_tile(things):
-    X, y = things
+def test_a_function_never_sees_what_fills_up_a_tile(objects):
+    X, y = objects
     cosine = lambda a, b: (  # noqa: E731
         a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
     )
@@ -191,8 +191,8 @@ def test_a_function_never_sees_what_fills_up_a_tile(things):
         KernelLDAHash(4, kernel=spoil, n_basis=20).fit(X, y)
 
 
-def test_another_kernel_leaves_the_metric(things):
-    X, y = things
+def test_another_kernel_leaves_the_metric(objects):
+    X, y = objects
     hasher = KernelDiffHash(8, kernel="mahalanobis", n_basis=50, random_state=0).fit(X, y)
     plain = KernelDiffHash(8, basis=hasher.basis_, gamma=hasher.gamma_).fit(X, y)
     hasher.set_params(kernel="rbf")

@@ -10,13 +10,13 @@ from kdiffhash import CrossDiffHash, DiffHash, KernelDiffHash, LDAHash, hamming,
 
 
 def make_views(n, seed, noise=0.2):
-    """Two kinds of measurements of things: a linear one, and one that is not."""
+    """Two kinds of measurements of objects: a linear one, and one that is not."""
     hidden = np.random.default_rng(0).normal(size=(6, 10))
     bend = np.random.default_rng(1).normal(size=(6, 14))
     rng = np.random.default_rng(seed)
-    things = rng.normal(size=(n, 6))
-    X = things @ hidden + noise * rng.normal(size=(n, 10))
-    Y = np.sin(0.5 * things @ bend) + noise * rng.normal(size=(n, 14))
+    objects = rng.normal(size=(n, 6))
+    X = objects @ hidden + noise * rng.normal(size=(n, 10))
+    Y = np.sin(0.5 * objects @ bend) + noise * rng.normal(size=(n, 14))
     return X.astype(np.float32), Y.astype(np.float32)
 
 
@@ -69,8 +69,8 @@ def test_thresholds_are_as_good_as_any_on_a_grid():
         CrossDiffHash(10, random_state=0),
         CrossDiffHash(
             32,
-            x=KernelDiffHash(n_basis=200, gamma="wide"),
-            y=KernelDiffHash(n_basis=200, gamma="wide"),
+            x=KernelDiffHash(n_basis=200, gamma="median/3"),
+            y=KernelDiffHash(n_basis=200, gamma="median/3"),
             random_state=0,
         ),
         CrossDiffHash(10, y=KernelDiffHash(n_basis=150, preprocess="unit"), random_state=0),
@@ -84,7 +84,7 @@ def test_new_things_are_found_across_kinds(cross):
 
 def test_a_kernel_finds_more_where_one_kind_is_bent():
     train, test = make_views(3000, 0), make_views(200, 1)
-    kernel = KernelDiffHash(n_basis=300, gamma="wide")
+    kernel = KernelDiffHash(n_basis=300, gamma="median/3")
     linear = CrossDiffHash(10, random_state=0).fit(*train)
     bent = CrossDiffHash(64, x=kernel, y=kernel, random_state=0).fit(*train)
     assert precision_at_one(bent, *test) > 1.5 * precision_at_one(linear, *test)
@@ -104,7 +104,7 @@ def test_each_side_is_a_hasher_of_its_own(tmp_path):
 
 
 def test_rows_of_one_thing_are_no_pairs_that_do_not_match():
-    """Two things, a hundred rows each: a bit tells them apart, and only ids say that it should."""
+    """Two objects, a hundred rows each: a bit tells them apart, and only ids say that it should."""
     rng = np.random.default_rng(0)
     ids = np.repeat(["cat", "dog"], 100)
     X, Y = (np.where(ids == "cat", 1, -1)[:, None] + rng.normal(0, 0.1, (200, d)) for d in (4, 6))
@@ -116,7 +116,7 @@ def test_rows_of_one_thing_are_no_pairs_that_do_not_match():
     np.testing.assert_array_equal(codes_x, codes_y)
     assert codes_x[0] != codes_x[100]
     assert told.x_.bit_fnr_ == told.x_.bit_fpr_ == 0
-    # Without ids, half of the pairs drawn show one thing, and count as errors.
+    # Without ids, half of the pairs drawn show one object, and count as errors.
     assert untold.x_.bit_fnr_ + untold.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
 
 
@@ -128,7 +128,7 @@ def test_bad_input_is_explained():
         CrossDiffHash(4).fit_pairs(X, Y[:20], [[0, 0], [1, 49]], [True, False])
     with pytest.raises(ValueError, match="at most one bit per feature"):
         CrossDiffHash(11).fit(X, Y)
-    with pytest.raises(ValueError, match="alpha must be above 0"):
+    with pytest.raises(ValueError, match="alpha must be a positive number"):
         CrossDiffHash(4, alpha=0).fit(X, Y)
     with pytest.raises(ValueError, match="x must be a DiffHash or KernelDiffHash"):
         CrossDiffHash(4, x=LDAHash()).fit(X, Y)
@@ -141,11 +141,11 @@ def test_bad_input_is_explained():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_bits": None}, "n_bits must be a whole number from 1"),
-        ({"n_negatives": -1}, "n_negatives must be a whole number from 1"),
+        ({"n_bits": None}, "n_bits must be a positive integer"),
+        ({"n_negatives": -1}, "n_negatives must be a positive integer"),
         ({"x": "rbf"}, "x must be a DiffHash or KernelDiffHash"),
         ({"y": DiffHash}, "y must be a DiffHash or KernelDiffHash"),
-        ({"ridge": "falling"}, "ridge must be a finite number from 0"),
+        ({"ridge": "decay"}, "ridge must be a finite, non-negative"),
     ],
 )
 def test_bad_settings_are_explained(settings, message):
@@ -158,5 +158,5 @@ def test_rows_that_say_nothing_are_refused():
     X, Y = make_views(50, 0)
     with pytest.raises(ValueError, match="are all rows equal"):
         CrossDiffHash(4).fit(np.ones_like(X), Y)
-    with pytest.raises(ValueError, match="at least two things"):
+    with pytest.raises(ValueError, match="at least two objects"):
         CrossDiffHash(4).fit(X[:1], Y[:1])

@@ -7,7 +7,9 @@ import pytest
 from sklearn.base import clone
 from test_contract import HASHERS
 
-from kdiffhash import KernelLDAHash, LDAHash, draw_pairs, files, rows
+from kdiffhash import KernelLDAHash, LDAHash, draw_pairs
+from kdiffhash._util import files
+from kdiffhash.learn import rows
 from kdiffhash.shards import open_shards
 
 da = pytest.importorskip("dask.array")
@@ -15,9 +17,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
 
 
 @pytest.fixture(scope="module")
-def sources(things, tmp_path_factory):
+def sources(objects, tmp_path_factory):
     """The same rows in four forms; the shards have labels of their own."""
-    X, y = things
+    X, y = objects
     folder = tmp_path_factory.mktemp("rows")
     np.save(folder / "whole.npy", X)
     shards = folder / "shards"
@@ -38,8 +40,8 @@ def contents(hasher, path):
 
 
 @pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
-def test_the_model_does_not_depend_on_where_the_rows_are(hasher, things, sources, tmp_path):
-    X, y = things
+def test_the_model_does_not_depend_on_where_the_rows_are(hasher, objects, sources, tmp_path):
+    X, y = objects
     pairs, similar = draw_pairs(y, 700, 800, random_state=0)
     from_labels = contents(clone(hasher).fit(X, y), tmp_path / "a")
     from_pairs = contents(clone(hasher).fit_pairs(X, pairs, similar, y), tmp_path / "b")
@@ -49,8 +51,8 @@ def test_the_model_does_not_depend_on_where_the_rows_are(hasher, things, sources
         assert contents(again, tmp_path / "d") == from_pairs
 
 
-def test_shards_bring_their_labels(things, sources):
-    X, y = things
+def test_shards_bring_their_labels(objects, sources):
+    X, y = objects
     alone = LDAHash(6, random_state=0).fit(X, y)
     together = LDAHash(6, random_state=0).fit(sources["shards"])
     np.testing.assert_array_equal(together.transform(X), alone.transform(X))
@@ -58,8 +60,8 @@ def test_shards_bring_their_labels(things, sources):
         LDAHash(6).fit(X)
 
 
-def test_only_the_rows_that_learning_needs_are_read(things):
-    X, _ = things
+def test_only_the_rows_that_learning_needs_are_read(objects):
+    X, _ = objects
     read = []
 
     class Source(rows.RowSource):
@@ -79,8 +81,8 @@ def test_only_the_rows_that_learning_needs_are_read(things):
     assert {tuple(row) for row in hasher.basis_} <= {tuple(X[number]) for number in read}
 
 
-def test_many_rows_are_gathered_into_a_temporary_file(things, sources, monkeypatch):
-    X, y = things
+def test_many_rows_are_gathered_into_a_temporary_file(objects, sources, monkeypatch):
+    X, y = objects
     alone = KernelLDAHash(8, n_basis=50, random_state=0).fit(X, y)
     monkeypatch.setattr(files, "_IN_MEMORY", 1000)
     monkeypatch.setattr(rows, "_PORTION", 1000)
@@ -91,8 +93,8 @@ def test_many_rows_are_gathered_into_a_temporary_file(things, sources, monkeypat
     np.testing.assert_array_equal(together.transform(X), alone.transform(X))
 
 
-def test_sources_that_are_no_rows_of_numbers_are_refused(things, tmp_path):
-    X, y = things
+def test_sources_that_are_no_rows_of_numbers_are_refused(objects, tmp_path):
+    X, y = objects
     broken = X.copy()
     broken[17, 2] = np.nan
     np.save(tmp_path / "x.npy", broken)
@@ -107,25 +109,25 @@ def test_sources_that_are_no_rows_of_numbers_are_refused(things, tmp_path):
         LDAHash(4).fit(np.load(tmp_path / "y.npy", mmap_mode="r"), np.arange(5))
 
 
-def test_names_of_columns_do_not_outlive_a_fit_on_a_source(things, sources):
+def test_names_of_columns_do_not_outlive_a_fit_on_a_source(objects, sources):
     import pandas as pd
 
-    X, y = things
+    X, y = objects
     frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(12)])
     hasher = LDAHash(4, random_state=0).fit(frame, y)
     assert hasattr(hasher, "feature_names_in_")
     assert not hasattr(hasher.fit(sources["memory map"], y), "feature_names_in_")
 
 
-def test_groups_must_fit_the_rows(things):
-    X, y = things
+def test_groups_must_fit_the_rows(objects):
+    X, y = objects
     pairs, similar = draw_pairs(y, 50, 50, random_state=0)
     with pytest.raises(ValueError, match="groups has 3 entries"):
         LDAHash(4).fit_pairs(X, pairs, similar, y, groups=[1, 2, 3])
-    with pytest.raises(ValueError, match="groups came without y"):
+    with pytest.raises(ValueError, match="groups were given without y"):
         LDAHash(4).fit_pairs(X, pairs, similar, groups=y)
 
 
-def test_rows_are_asked_for_by_numbers_of_any_kind(things, sources):
+def test_rows_are_asked_for_by_numbers_of_any_kind(objects, sources):
     wanted = np.array([40, 7, 40], np.uint64)
-    np.testing.assert_array_equal(sources["shards"][wanted], things[0][[40, 7, 40]])
+    np.testing.assert_array_equal(sources["shards"][wanted], objects[0][[40, 7, 40]])

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdiffhash import _core
-from kdiffhash.product import empty_result, multiply, pack_panels
+from kdiffhash.learn.product import empty_result, multiply, pack_panels
 
 
 def product(rows, columns):

@@ -1,7 +1,7 @@
-"""What holds for every place where codes live; the tests of each one inherit it.
+"""The contract of every `CodeStore`; the tests of each store inherit it.
 
-A subclass has a fixture `make`, which is called with codes, ids and a number of bits and returns a
-store that holds them. Expected values come from plain NumPy.
+A subclass defines the fixture `make`, a function of codes, ids and a number of bits that returns a
+store with them. Expected values come from plain NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from kdiffhash.search import CodeStore
 
-N_BITS = 20  # short codes of which few are different: many ties, and spare bits
+N_BITS = 20  # short codes, few distinct ones: many ties, and spare bits
 N_BYTES = 3
 
 
@@ -42,7 +42,7 @@ class StoreContract:
     def queries(self):
         return np.concatenate([some_codes(15, seed=1), some_codes(5)])
 
-    def test_it_is_a_code_store_and_tells_what_it_holds(self, store, codes, ids):
+    def test_a_store_implements_the_protocol_and_describes_its_content(self, store, codes, ids):
         assert isinstance(store, CodeStore)
         assert len(store) == 200
         assert store.n_bits == N_BITS
@@ -53,7 +53,7 @@ class StoreContract:
         assert (info["codes"], info["bits"], info["model"]) == (200, N_BITS, None)
 
     @pytest.mark.parametrize("k", [1, 7, np.uint8(200), 1000])
-    def test_the_nearest_are_those_of_brute_force(self, store, codes, ids, queries, k):
+    def test_nearest_neighbours_equal_those_of_brute_force(self, store, codes, ids, queries, k):
         distances, found = store.search(queries, k)
         expected = oracle.nearest(queries, codes, ids, int(k))
         np.testing.assert_array_equal(distances, expected[0])
@@ -62,63 +62,66 @@ class StoreContract:
         assert store.search(queries[:0], k)[1].shape == (0, min(int(k), 200))
 
     @pytest.mark.parametrize("radius", [0, 4, N_BITS, 10**6])
-    def test_range_search_finds_what_brute_force_finds(self, store, codes, ids, queries, radius):
+    def test_range_search_equals_brute_force(self, store, codes, ids, queries, radius):
         lims, distances, found = store.search_radius(queries, radius)
         lists = [list(zip(distances[a:b].tolist(), found[a:b].tolist())) for a, b in pairwise(lims)]
-        assert lists == oracle.within(queries, codes, ids, radius)
+        assert lists == oracle.range_search(queries, codes, ids, radius)
         assert (lims.dtype, distances.dtype, found.dtype) == (np.int64, np.int32, np.int64)
         lims, distances, found = store.search_radius(queries[:0], radius)
         assert (lims.tolist(), len(distances), len(found)) == ([0], 0, 0)
 
-    def test_one_code_alone_has_results_of_one_dimension(self, store, codes, ids, queries):
+    def test_a_single_query_returns_one_dimensional_results(self, store, codes, ids, queries):
         distances, found = store.search(queries[3], 6)
         expected = oracle.nearest(queries[3:4], codes, ids, 6)
         np.testing.assert_array_equal(distances, expected[0][0])
         np.testing.assert_array_equal(found, expected[1][0])
         lims, distances, found = store.search_radius(queries[3], 5)
-        (expected,) = oracle.within(queries[3:4], codes, ids, 5)
+        (expected,) = oracle.range_search(queries[3:4], codes, ids, 5)
         assert lims.tolist() == [0, len(expected)]
         assert list(zip(distances.tolist(), found.tolist())) == expected
 
-    def test_codes_are_got_in_the_order_of_ids(self, store, codes, ids):
+    def test_get_returns_codes_in_the_order_of_the_ids(self, store, codes, ids):
         rows = [7, 199, 0, 7]
         np.testing.assert_array_equal(store.get(ids[rows]), codes[rows])
         np.testing.assert_array_equal(store.get(int(ids[5])), codes[5])
         assert store.get(int(ids[5])).shape == (N_BYTES,)
         assert store.get([]).shape == (0, N_BYTES)
-        with pytest.raises(KeyError, match="1 ids are not stored, among them 5000"):
+        with pytest.raises(KeyError, match="1 of the ids are not stored, for example 5000"):
             store.get([int(ids[0]), 5000])
 
     @pytest.mark.parametrize(
-        ("call", "what"),
+        ("call", "message"),
         [
             (lambda x: x.search(np.zeros((1, 4), np.uint8)), "20 bits take 3 bytes per code"),
             (lambda x: x.search(np.zeros((1, 3))), "codes must be packed uint8 rows"),
-            (lambda x: x.search(np.zeros((1, 1, 3), np.uint8)), "codes must be rows"),
+            (lambda x: x.search(np.zeros((1, 1, 3), np.uint8)), "codes must have shape"),
             (lambda x: x.search(np.full((1, 3), 255, np.uint8)), "beyond n_bits=20"),
-            (lambda x: x.search(np.zeros(3, np.uint8), 0), "k must be a whole number above zero"),
-            (lambda x: x.search(np.zeros(3, np.uint8), 1.5), "k must be a whole number"),
-            (lambda x: x.search_radius(np.zeros(3, np.uint8), -1), "zero or more"),
-            (lambda x: x.search_radius(np.zeros(3, np.uint8), 0.5), "radius must be a whole"),
+            (lambda x: x.search(np.zeros(3, np.uint8), 0), "k must be an integer of at least 1"),
+            (lambda x: x.search(np.zeros(3, np.uint8), 1.5), "k must be an integer"),
+            (
+                lambda x: x.search_radius(np.zeros(3, np.uint8), -1),
+                "radius must be an integer of at least 0",
+            ),
+            (lambda x: x.search_radius(np.zeros(3, np.uint8), 0.5), "radius must be an integer"),
             (lambda x: x.search_radius(np.zeros((1, 2), np.uint8), 1), "20 bits take"),
-            (lambda x: x.get([0.5]), "ids must be whole numbers"),
-            (lambda x: x.get([[0]]), "ids must be whole numbers"),
-            (lambda x: x.get(np.array([2**63], np.uint64)), "64 bits with sign"),
+            (lambda x: x.get([0.5]), "ids must be integers"),
+            (lambda x: x.get([[0]]), "ids must be integers"),
+            (lambda x: x.get(np.array([2**63], np.uint64)), "signed 64-bit"),
         ],
     )
-    def test_bad_input_is_told_in_the_same_words(self, store, call, what):
-        with pytest.raises(ValueError, match=what):
+    def test_invalid_input_raises_the_same_error_in_every_store(self, store, call, message):
+        with pytest.raises(ValueError, match=message):
             call(store)
 
 
 class ChangingContract(StoreContract):
-    """Also the tests of a store that codes can be added to and removed from."""
+    """The contract of a store that supports `add` and `remove`."""
 
     @pytest.fixture
     def ids(self):
         return np.random.default_rng(2).permutation(1000)[:200] - 50
 
-    def test_ids_follow_the_highest(self, store, make, codes, ids):
+    def test_assigned_ids_follow_the_highest_id(self, store, make, codes, ids):
         new = store.add(codes[:3])
         assert new.dtype == np.int64
         assert new.tolist() == [ids.max() + 1, ids.max() + 2, ids.max() + 3]
@@ -129,7 +132,7 @@ class ChangingContract(StoreContract):
             assert empty.add(codes[:1], [-7]).tolist() == [-7]
             assert empty.add(codes[:2]).tolist() == [0, 1]
 
-    def test_removed_codes_are_gone_and_may_come_back(self, store, codes, ids, queries):
+    def test_removed_ids_are_not_found_and_can_be_added_again(self, store, codes, ids, queries):
         store.remove(ids[::3])
         store.remove(int(ids[1]))
         left = np.ones(200, bool)
@@ -137,9 +140,9 @@ class ChangingContract(StoreContract):
         np.testing.assert_array_equal(store.ids, np.sort(ids[left]))
         expected = oracle.nearest(queries, codes[left], ids[left], 9)
         np.testing.assert_array_equal(store.search(queries, 9)[1], expected[1])
-        with pytest.raises(KeyError, match="1 ids are not stored, among them"):
+        with pytest.raises(KeyError, match="1 of the ids are not stored, for example"):
             store.remove([int(ids[2]), int(ids[0])])
-        np.testing.assert_array_equal(store.get(ids[2]), codes[2])  # nothing was done
+        np.testing.assert_array_equal(store.get(ids[2]), codes[2])  # the store is unchanged
         store.add(codes[:1], ids[:1])
         np.testing.assert_array_equal(store.get(ids[0]), codes[0])
         store.remove([])
@@ -147,24 +150,26 @@ class ChangingContract(StoreContract):
         assert len(store) == left.sum() + 1
 
     @pytest.mark.parametrize(
-        ("new", "what"),
+        ("new", "message"),
         [
-            ([5000], "2 codes came with 1 ids"),
-            ([5000, 5000], "some ids came twice"),
-            ([5000, 5000.5], "ids must be whole numbers"),
-            (np.array([1, 2**63], np.uint64), "64 bits with sign"),
+            ([5000], "got 2 codes but 1 ids"),
+            ([5000, 5000], "ids contain duplicates"),
+            ([5000, 5000.5], "ids must be integers"),
+            (np.array([1, 2**63], np.uint64), "signed 64-bit"),
             ([5000, 2**63 - 1], "ids must be below"),
         ],
     )
-    def test_bad_ids_are_refused(self, store, codes, new, what):
-        with pytest.raises(ValueError, match=what):
+    def test_invalid_ids_are_refused(self, store, codes, new, message):
+        with pytest.raises(ValueError, match=message):
             store.add(codes[:2], new)
         assert len(store) == 200
 
-    def test_bad_codes_and_stored_ids_are_refused(self, store, codes, ids):
-        with pytest.raises(ValueError, match=f"1 ids are stored already, among them {ids[4]}"):
+    def test_invalid_codes_and_stored_ids_are_refused(self, store, codes, ids):
+        with pytest.raises(
+            ValueError, match=f"1 of the ids are already stored, for example {ids[4]}"
+        ):
             store.add(codes[:2], [5000, int(ids[4])])
-        with pytest.raises(ValueError, match="codes must be rows"):
+        with pytest.raises(ValueError, match="codes must have shape"):
             store.add(codes[0])
         with pytest.raises(ValueError, match="20 bits take 3 bytes"):
             store.add(np.zeros((1, 2), np.uint8))

@@ -1,4 +1,4 @@
-"""Search in plain NumPy, for comparison."""
+"""Brute-force search in plain NumPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def random_codes(rng, n, n_bits, alphabet=None):
-    """Codes of random bits; with few different ones, ties abound."""
+    """Return codes of random bits; a small alphabet produces many ties."""
     bits = rng.integers(0, 2, (n if alphabet is None else alphabet, n_bits), dtype=np.uint8)
     codes = np.packbits(bits, axis=1)
     return codes if alphabet is None else codes[rng.integers(0, alphabet, n)]
@@ -18,7 +18,7 @@ def distances_of(queries, codes):
 
 
 def nearest(queries, codes, ids, k):
-    """Distances and ids of the k nearest: by distance, then id."""
+    """Return distances and ids of the k nearest codes, ordered by distance, then id."""
     distances = distances_of(queries, codes)
     columns = min(k, len(codes))
     order = np.array([np.lexsort((ids, line))[:k] for line in distances], np.int64)
@@ -26,16 +26,16 @@ def nearest(queries, codes, ids, k):
     return np.take_along_axis(distances, order, axis=1), ids[order]
 
 
-def within(queries, codes, ids, radius):
-    """For each query, sorted (distance, id) of all codes within a radius."""
+def range_search(queries, codes, ids, radius):
+    """Return, per query, the sorted (distance, id) of all codes within a radius."""
     distances = distances_of(queries, codes)
     return [
         sorted((int(d), int(i)) for d, i in zip(line, ids) if d <= radius) for line in distances
     ]
 
 
-def pairs_within(codes, ids, radius):
-    """Sorted (lower id, higher id, distance) of all pairs within a radius."""
+def duplicates(codes, ids, radius):
+    """Return the sorted (lower id, higher id, distance) of all pairs within a radius."""
     distances = distances_of(codes, codes)
     a, b = np.nonzero(np.triu(distances <= radius, 1))
     return sorted(

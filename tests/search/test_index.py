@@ -1,4 +1,4 @@
-"""The index beside a brute-force search in plain NumPy."""
+"""The index compared with brute force in plain NumPy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdiffhash import HammingIndex
-from kdiffhash.search import passes
+from kdiffhash.search import scan
 
 WIDTHS = [1, 7, 8, 9, 64, 100, 128, 192, 256, 509, 512, 520, 1024]
 
 
 @st.composite
 def searches(draw):
-    """An index filled in some way, its codes and ids, and queries."""
+    """Draw an index built in one of several ways, its codes and ids, and queries."""
     n_bits = draw(st.sampled_from(WIDTHS))
     n = draw(st.one_of(st.integers(0, 40), st.integers(41, 2500)))
     n_queries = draw(st.one_of(st.integers(0, 3), st.sampled_from([15, 16, 70, 130])))
@@ -32,9 +32,9 @@ def searches(draw):
     queries = oracle.random_codes(rng, n_queries, n_bits)
     if n and n_queries and draw(st.booleans()):
         queries[0] = codes[-1]
-    how = draw(st.sampled_from(["in order", "with gaps", "shuffled"]))
+    how = draw(st.sampled_from(["consecutive", "with gaps", "shuffled"]))
     ids = {
-        "in order": np.arange(n),
+        "consecutive": np.arange(n),
         "with gaps": np.sort(rng.choice(10 * n + 10, n, replace=False)) - 5,
         "shuffled": rng.permutation(10 * n + 10)[:n] - 5,
     }[how]
@@ -43,16 +43,16 @@ def searches(draw):
     for a, b in pairwise(edges):
         index.add(codes[a:b], ids[a:b])
     if n and draw(st.booleans()):
-        gone = rng.random(n) < draw(st.sampled_from([0.05, 0.5, 0.95]))
-        index.remove(ids[gone])
-        codes, ids = codes[~gone], ids[~gone]
+        removed = rng.random(n) < draw(st.sampled_from([0.05, 0.5, 0.95]))
+        index.remove(ids[removed])
+        codes, ids = codes[~removed], ids[~removed]
     return index, codes, ids, queries, rng
 
 
 @given(searches(), st.integers(1, 80), st.sampled_from([1, 2, 3]))
 @settings(max_examples=1500, deadline=None)
 @pytest.mark.slow
-def test_the_nearest_are_those_of_brute_force(search, k, threads):
+def test_nearest_neighbours_equal_those_of_brute_force(search, k, threads):
     index, codes, ids, queries, _ = search
     distances, found = index.search(queries, k, n_jobs=threads)
     expected = oracle.nearest(queries, codes, ids, k)
@@ -64,25 +64,25 @@ def test_the_nearest_are_those_of_brute_force(search, k, threads):
 
 @given(searches(), st.floats(0, 0.6), st.sampled_from([1, 2]))
 @settings(max_examples=500, deadline=None)
-def test_all_within_a_radius_are_those_of_brute_force(search, share, threads):
+def test_range_search_equals_brute_force(search, share, threads):
     index, codes, ids, queries, _ = search
     radius = int(share * index.n_bits)
     starts, distances, found = index.search_radius(queries, radius, n_jobs=threads)
     lists = [list(zip(distances[a:b].tolist(), found[a:b].tolist())) for a, b in pairwise(starts)]
-    assert lists == oracle.within(queries, codes, ids, radius)
+    assert lists == oracle.range_search(queries, codes, ids, radius)
     assert starts[-1] == len(found) == len(distances)
 
 
 @given(searches(), st.floats(0, 0.3))
 @settings(max_examples=200, deadline=None)
-def test_pairs_within_a_radius_are_those_of_brute_force(search, share):
+def test_duplicates_equal_those_of_brute_force(search, share):
     index, codes, ids, _, _ = search
     keep = slice(0, 300)
     index = HammingIndex(codes[keep], ids[keep], n_bits=index.n_bits)
     radius = int(share * index.n_bits)
-    pairs, distances = index.pairs_within(radius)
+    pairs, distances = index.duplicates(radius)
     found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
-    assert found == oracle.pairs_within(codes[keep], ids[keep], radius)
+    assert found == oracle.duplicates(codes[keep], ids[keep], radius)
 
 
 @given(searches(), st.floats(0, 1), st.booleans())
@@ -104,7 +104,7 @@ def test_allowed_ids_or_a_mask_restrict_the_search(search, share, as_mask):
 
 
 @pytest.mark.parametrize("n_bits", [64, 128, 256, 512, 2048, 4096])
-def test_long_lists_of_random_codes(n_bits):
+def test_many_random_codes_of_every_width(n_bits):
     rng = np.random.default_rng(n_bits)
     codes = oracle.random_codes(rng, 9000, n_bits)
     queries = oracle.random_codes(rng, 33, n_bits)
@@ -128,10 +128,10 @@ def test_distances_are_those_of_faiss():
         )
 
 
-@pytest.mark.parametrize("way", ["lanes", "slices"])
+@pytest.mark.parametrize("kernel", ["lanes", "slices"])
 @pytest.mark.parametrize("n_queries", [1, 20])
-def test_both_ways_find_the_same(way, n_queries, monkeypatch):
-    monkeypatch.setattr(passes, "use_slices", lambda *args: way == "slices")
+def test_both_kernels_find_the_same(kernel, n_queries, monkeypatch):
+    monkeypatch.setattr(scan, "use_slices", lambda *args: kernel == "slices")
     rng = np.random.default_rng(2)
     codes = oracle.random_codes(rng, 3000, 256, alphabet=900)
     queries = oracle.random_codes(rng, n_queries, 256)
@@ -139,17 +139,17 @@ def test_both_ways_find_the_same(way, n_queries, monkeypatch):
     expected = oracle.nearest(queries, codes, np.arange(3000), 9)
     np.testing.assert_array_equal(index.search(queries, 9)[1], expected[1])
     starts, distances, ids = index.search_radius(queries, 110)
-    lists = oracle.within(queries, codes, np.arange(3000), 110)
+    lists = oracle.range_search(queries, codes, np.arange(3000), 110)
     assert list(zip(distances.tolist(), ids.tolist())) == [pair for line in lists for pair in line]
     assert np.diff(starts).tolist() == [len(line) for line in lists]
 
 
-def test_more_hits_than_fit_at_a_time(monkeypatch):
-    monkeypatch.setattr(passes, "_HITS", 100)
-    monkeypatch.setattr(passes, "_GROUP", 64)
-    monkeypatch.setattr(passes, "_WORTH", 1)  # threads for the smallest work
+def test_more_results_than_the_buffer_holds(monkeypatch):
+    monkeypatch.setattr(scan, "_HITS", 100)
+    monkeypatch.setattr(scan, "_RANGE_QUERIES", 64)
+    monkeypatch.setattr(scan, "_THREAD_NS", 1)  # use threads even for little work
     codes = np.zeros((20_003, 8), np.uint8)
-    codes[:9000] = 255  # one thread has more to do than the others
+    codes[:9000] = 255  # one thread has more results than the others
     index = HammingIndex(codes)
     near = np.arange(9000, 20_003)
     for n_queries in (2, 40):
@@ -163,12 +163,12 @@ def test_more_hits_than_fit_at_a_time(monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
-    monkeypatch.setattr(passes, "_WORTH", 1)
+    monkeypatch.setattr(scan, "_THREAD_NS", 1)
     rng = np.random.default_rng(5)
     codes = oracle.random_codes(rng, 7003, 128, alphabet=2000)
     ids = rng.permutation(9000)[:7003]
     index = HammingIndex(n_bits=128)
-    for a, b in pairwise([0, 4000, 6005, 7003]):  # falling sizes are not joined
+    for a, b in pairwise([0, 4000, 6005, 7003]):  # segments of decreasing size are not merged
         index._segments = [*index._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
     assert len(index._segments) == 3
     for n_queries in (1, 5, 40):
@@ -177,18 +177,18 @@ def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
         for found, wanted in zip(index.search(queries, 11, n_jobs=threads), expected):
             np.testing.assert_array_equal(found, wanted)
         _, distances, near = index.search_radius(queries, 50, n_jobs=threads)
-        lists = oracle.within(queries, codes, ids, 50)
+        lists = oracle.range_search(queries, codes, ids, 50)
         found = list(zip(distances.tolist(), near.tolist()))
         assert found == [pair for line in lists for pair in line]
     small = HammingIndex(n_bits=128)
     for a, b in pairwise([0, 400, 605, 703]):
         small._segments = [*small._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
-    pairs, distances = small.pairs_within(40, n_jobs=threads)
+    pairs, distances = small.duplicates(40, n_jobs=threads)
     found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
-    assert found == oracle.pairs_within(codes[:703], ids[:703], 40)
+    assert found == oracle.duplicates(codes[:703], ids[:703], 40)
 
 
-def test_small_numpy_numbers_do_not_overflow():
+def test_small_numpy_integers_do_not_overflow():
     codes = oracle.random_codes(np.random.default_rng(6), 300, 64)
     index = HammingIndex(codes)
     for k in (np.uint8(200), np.int8(100), np.uint16(32_760)):
@@ -228,10 +228,10 @@ class TestInMemory(ChangingContract):
         return lambda codes, ids, n_bits: HammingIndex(codes, ids, n_bits=n_bits)
 
 
-# -- what is in it ------------------------------------------------------------------------------
+# -- content ------------------------------------------------------------------------------------
 
 
-def test_ids_are_given_kept_and_never_used_twice():
+def test_assigned_ids_are_never_reused():
     index = HammingIndex(np.arange(3, dtype=np.uint8)[:, None])
     assert index.add(np.array([[7]], np.uint8)).tolist() == [3]
     index.remove([3])
@@ -244,21 +244,21 @@ def test_ids_are_given_kept_and_never_used_twice():
     assert 3 not in index
     assert "x" not in index
     assert len(index) == 7
-    index.add(np.array([[3]], np.uint8), ids=[3])  # removed ids may come back
+    index.add(np.array([[3]], np.uint8), ids=[3])  # a removed id can be added explicitly
     assert index.get([3]).tolist() == [[3]]
 
 
-def test_empty_indexes_and_no_queries_are_fine():
+def test_empty_indexes_and_empty_queries_return_empty_results():
     index = HammingIndex(n_bits=64)
-    nothing, query = np.empty((0, 8), np.uint8), np.zeros((2, 8), np.uint8)
+    none, query = np.empty((0, 8), np.uint8), np.zeros((2, 8), np.uint8)
     assert len(index) == 0
     assert index.search(query, 3)[1].shape == (2, 0)
     assert index.search_radius(query, 3)[0].tolist() == [0, 0, 0]
-    assert index.pairs_within(3)[0].shape == (0, 2)
-    assert index.add(nothing).shape == (0,)
+    assert index.duplicates(3)[0].shape == (0, 2)
+    assert index.add(none).shape == (0,)
     index.add(query)
-    assert index.search(nothing, 3)[0].shape == (0, 2)
-    assert index.search_radius(nothing, 3)[0].tolist() == [0]
+    assert index.search(none, 3)[0].shape == (0, 2)
+    assert index.search_radius(none, 3)[0].tolist() == [0]
     index.remove([0, 1])
     assert index.search(query, 3)[1].shape == (2, 0)
     index.remove([])
@@ -268,24 +268,24 @@ QUERY = np.zeros((1, 8), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("call", "what"),
+    ("call", "message"),
     [
         (lambda x: x.add(np.zeros((1, 4), np.uint8)), "64 bits"),
         (lambda x: x.add(np.zeros((1, 8))), "packed uint8"),
-        (lambda x: x.add(np.zeros(8, np.uint8)), "rows"),
-        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5]), "one for each"),
-        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5, 5]), "twice"),
+        (lambda x: x.add(np.zeros(8, np.uint8)), "shape"),
+        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5]), "one id per code"),
+        (lambda x: x.add(np.zeros((2, 8), np.uint8), [5, 5]), "duplicates"),
         (lambda x: x.add(np.zeros((1, 8), np.uint8), [0]), "already"),
-        (lambda x: x.add(np.zeros((1, 8), np.uint8), [0.5]), "whole numbers"),
-        (lambda x: x.add(np.zeros((1, 8), np.uint8), np.array([2**63], np.uint64)), "64 bits"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), [0.5]), "integers"),
+        (lambda x: x.add(np.zeros((1, 8), np.uint8), np.array([2**63], np.uint64)), "64-bit"),
         (lambda x: x.add(np.zeros((1, 8), np.uint8), [2**63 - 1]), "below"),
         (lambda x: x.search(np.zeros((1, 9), np.uint8), 1), "64 bits"),
-        (lambda x: x.search(np.zeros((1, 8), np.uint8), 0), "above zero"),
-        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1.5), "whole number"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 0), "at least 1"),
+        (lambda x: x.search(np.zeros((1, 8), np.uint8), 1.5), "integer"),
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, allowed=[True]), "one boolean"),
         (lambda x: x.search(np.zeros((1, 8), np.uint8), 1, n_jobs=0), "n_jobs"),
-        (lambda x: x.search_radius(np.zeros((1, 8), np.uint8), -1), "zero or more"),
-        (lambda x: x.pairs_within(0.5), "whole number"),
+        (lambda x: x.search_radius(np.zeros((1, 8), np.uint8), -1), "at least 0"),
+        (lambda x: x.duplicates(0.5), "integer"),
         (lambda x: x.search(QUERY, 1, rerank_projections=np.zeros((1, 3))), "shape"),
         (lambda x: x.search(QUERY, 1, rerank_projections=np.full((1, 64), np.nan)), "finite"),
         (
@@ -298,22 +298,22 @@ QUERY = np.zeros((1, 8), np.uint8)
         (lambda _: HammingIndex(np.full((1, 1), 255, np.uint8), n_bits=5), "beyond"),
     ],
 )
-def test_bad_input_is_told(call, what):
+def test_invalid_input_is_refused(call, message):
     index = HammingIndex(np.zeros((3, 8), np.uint8))
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(ValueError, match=message):
         call(index)
     assert index.ids.tolist() == [0, 1, 2]
 
 
-def test_ids_that_are_not_there_are_told():
+def test_missing_ids_raise_and_change_nothing():
     index = HammingIndex(np.zeros((3, 8), np.uint8))
     for call in (index.remove, index.get):
-        with pytest.raises(KeyError, match="among them 7"):
+        with pytest.raises(KeyError, match="for example 7"):
             call([1, 7])
     assert len(index) == 3
 
 
-def test_many_small_batches_are_joined():
+def test_many_small_batches_are_merged():
     rng = np.random.default_rng(3)
     codes = oracle.random_codes(rng, 1000, 64)
     index = HammingIndex(n_bits=64)

@@ -1,4 +1,4 @@
-"""Index files: what was added is there, whatever happens."""
+"""Index files: committed batches survive crashes, failing disks and concurrent use."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ import pytest
 from contract import ChangingContract
 
 from kdiffhash import HammingIndex, IndexFileError
-from kdiffhash.hashers import stored
-from kdiffhash.hashers.stored import fingerprint
+from kdiffhash.hashers.fingerprint import _old_fingerprints, fingerprint
 from kdiffhash.search.index_file import IndexFile
 from kdiffhash.study.baselines import RandomHyperplaneHash
 
@@ -30,14 +29,14 @@ N_BITS = 24
 
 
 def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and ids of batch `number`: a few, with ids that may be out of order."""
+    """Return a few codes of batch `number`, with ids that may be out of order."""
     rng = np.random.default_rng(number)
     n = int(rng.integers(1, 9))
     return oracle.random_codes(rng, n, N_BITS), 100 * number + rng.permutation(n)
 
 
 def steps(path: Path):
-    """Changes of an index, one after the other; yields what it holds after each."""
+    """Change an index step by step; yield its content after each step."""
     content: dict[int, bytes] = {}
     with HammingIndex.open(path, "a", n_bits=N_BITS) as index:
         yield dict(content)
@@ -81,7 +80,7 @@ class TestInAFile(ChangingContract):
         return open_new
 
 
-def test_what_was_added_is_there_when_the_file_is_opened_again(filled):
+def test_content_survives_reopening_and_compaction(filled):
     path, states = filled
     assert content_of(path) == states[-1]
     assert HammingIndex.verify(path) == []
@@ -93,7 +92,7 @@ def test_what_was_added_is_there_when_the_file_is_opened_again(filled):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
-def test_a_writer_holds_few_maps_however_many_batches_it_adds(tmp_path, monkeypatch):
+def test_a_writer_holds_a_bounded_number_of_maps(tmp_path, monkeypatch):
     monkeypatch.setattr("kdiffhash.search.index_file._SMALL", 64)  # bytes; larger ones are mapped
     path, rng = tmp_path / "codes.index", np.random.default_rng(0)
     codes = oracle.random_codes(rng, 1500, N_BITS)
@@ -130,7 +129,7 @@ def _times_open(path: Path) -> int:
     return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
 
 
-def test_saved_and_opened_indexes_find_the_same(tmp_path):
+def test_a_saved_index_finds_the_same(tmp_path):
     rng = np.random.default_rng(0)
     codes = oracle.random_codes(rng, 5000, 100)
     index = HammingIndex(codes, rng.permutation(9000)[:5000], n_bits=100)
@@ -148,7 +147,7 @@ def test_saved_and_opened_indexes_find_the_same(tmp_path):
     assert len(opened) == len(index)
 
 
-def test_large_batches_stay_on_disk(tmp_path):
+def test_large_batches_are_memory_mapped(tmp_path):
     rng = np.random.default_rng(1)
     codes = oracle.random_codes(rng, 300_000, 64)
     with HammingIndex.open(tmp_path / "x.index", "a", n_bits=64) as index:
@@ -161,7 +160,7 @@ def test_large_batches_stay_on_disk(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_stored_files_stay_readable(version):
+def test_files_of_older_versions_stay_readable(version):
     expected = np.load(DATA / f"index_v{version}.npz")
     with HammingIndex.open(DATA / f"index_v{version}.index") as index:
         np.testing.assert_array_equal(index.ids, expected["ids"])
@@ -178,11 +177,11 @@ def test_stored_files_stay_readable(version):
     assert HammingIndex.verify(DATA / f"index_v{version}.index") == []
 
 
-def test_version_1_is_appended_to_as_it_is_and_compacted_to_version_2(tmp_path):
+def test_an_old_file_keeps_its_version_until_it_is_compacted(tmp_path):
     path = tmp_path / "x.index"
     shutil.copy(DATA / "index_v1.index", path)
     expected, n_bytes = np.load(DATA / "index_v1.npz"), 13
-    with HammingIndex.open(path, "a", model="whatever is not known is trusted") as index:
+    with HammingIndex.open(path, "a", model="unknown models are not checked") as index:
         (new,) = index.add(np.zeros((1, n_bytes), np.uint8))
         assert index.info()["format"] == 1
         assert index.model is None
@@ -199,18 +198,18 @@ def test_version_1_is_appended_to_as_it_is_and_compacted_to_version_2(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def hashers(things):
-    X, _ = things
+def hashers(objects):
+    X, _ = objects
     return [RandomHyperplaneHash(n_bits=16, random_state=seed).fit(X) for seed in (0, 1)]
 
 
-def test_a_file_keeps_the_fingerprint_of_its_model(things, hashers, tmp_path):
-    (X, _), (hasher, other) = things, hashers
+def test_a_file_stores_the_fingerprint_of_its_model(objects, hashers, tmp_path):
+    (X, _), (hasher, other) = objects, hashers
     path, codes = tmp_path / "x.index", hasher.transform(X)
     with HammingIndex.open(path, "a", n_bits=16, model=hasher) as index:
         index.add(codes)
         index.add(codes[:5], model=hasher)
-        index.add(codes[:5])  # arrays carry no model
+        index.add(codes[:5])  # a plain array is not checked
         with pytest.raises(ValueError, match="the index holds codes of another model"):
             index.add(other.transform(X), model=other)
         assert len(index) == len(X) + 10
@@ -228,9 +227,9 @@ def test_a_file_keeps_the_fingerprint_of_its_model(things, hashers, tmp_path):
                 HammingIndex.open(tmp_path / "copy.index", mode, model=model)
 
 
-def test_old_fingerprints_of_the_same_model_are_accepted(things, hashers):
-    (X, _), (hasher, other) = things, hashers
-    (old,) = stored._old_fingerprints(hasher)
+def test_old_fingerprints_of_the_same_model_are_accepted(objects, hashers):
+    (X, _), (hasher, other) = objects, hashers
+    (old,) = _old_fingerprints(hasher)
     assert old != fingerprint(hasher)
     index = HammingIndex(n_bits=16, model=old)
     index.add(hasher.transform(X), model=hasher)
@@ -239,8 +238,8 @@ def test_old_fingerprints_of_the_same_model_are_accepted(things, hashers):
     assert (len(index), index.model) == (len(X), old)
 
 
-def test_an_index_in_memory_keeps_the_fingerprint_too(things, hashers, tmp_path):
-    (X, _), (hasher, other) = things, hashers
+def test_an_index_in_memory_stores_the_fingerprint_too(objects, hashers, tmp_path):
+    (X, _), (hasher, other) = objects, hashers
     index = HammingIndex(hasher.transform(X), model=hasher)
     assert pickle.loads(pickle.dumps(index)).model == index.model == fingerprint(hasher)
     index.save(tmp_path / "x.index")
@@ -252,7 +251,7 @@ def test_an_index_in_memory_keeps_the_fingerprint_too(things, hashers, tmp_path)
     nine = RandomHyperplaneHash(n_bits=9, random_state=0).fit(X)
     assert HammingIndex(nine.transform(X), model=nine).n_bits == 9
     assert HammingIndex(model=nine).n_bits == 9
-    with pytest.raises(ValueError, match="makes codes of 9 bits, not 16"):
+    with pytest.raises(ValueError, match="produces codes of 9 bits, not 16"):
         HammingIndex(n_bits=16, model=nine)
     for wrong in ("", "x" * 129, "fingerprint\n"):
         with pytest.raises(ValueError, match="not the fingerprint"):
@@ -262,7 +261,7 @@ def test_an_index_in_memory_keeps_the_fingerprint_too(things, hashers, tmp_path)
 # -- readers and writers ------------------------------------------------------------------------
 
 
-def test_one_writer_at_a_time_and_readers_go_on(filled):
+def test_there_is_one_writer_and_readers_are_not_blocked(filled):
     path, states = filled
     reader = HammingIndex.open(path)
     with HammingIndex.open(path, "a") as writer:
@@ -288,7 +287,7 @@ def test_one_writer_at_a_time_and_readers_go_on(filled):
     assert content_of(path) == states[-1]
 
 
-def test_files_that_are_no_index_are_told(tmp_path):
+def test_files_that_are_not_an_index_are_refused(tmp_path):
     path = tmp_path / "x.index"
     with pytest.raises(FileNotFoundError):
         HammingIndex.open(path)
@@ -314,7 +313,7 @@ class Crash(BaseException):
 
 
 class Disk:
-    """Stands between the program and the disk: notes what is written, fails when it is told to."""
+    """Intercepts writes: logs them, and fails at a chosen call."""
 
     def __init__(self, monkeypatch) -> None:
         self.log: list[tuple] = []
@@ -344,7 +343,7 @@ class Disk:
 
 
 def images(start: bytes, log: list[tuple]):
-    """What may be on the disk after each step: synced writes, and some of those since."""
+    """Yield possible disk contents after each call: synced writes, and some of those since."""
     synced, waiting = bytearray(start), []
 
     def apply(content: bytearray, place: int, data: bytes) -> bytearray:
@@ -366,13 +365,13 @@ def images(start: bytes, log: list[tuple]):
                 everything = apply(everything, place, data)
             yield everything
             place, data = event[1:]
-            yield apply(synced, place, data)  # the last write overtook the others
+            yield apply(synced, place, data)  # only the last write reached the disk
             for size in {*range(min(len(data), 80)), *range(0, len(data), 97)}:
                 yield apply(everything, place, data[:size] + bytes(len(data) - size))
                 yield apply(synced, place, data[:size])
 
 
-def test_after_a_crash_at_any_moment_all_committed_batches_are_there(tmp_path, monkeypatch):
+def test_a_crash_at_any_moment_keeps_all_committed_batches(tmp_path, monkeypatch):
     path, copy = tmp_path / "codes.index", tmp_path / "copy.index"
     disk = Disk(monkeypatch)
     changes = steps(path)
@@ -465,7 +464,7 @@ def test_a_file_that_is_cut_in_its_last_batch_has_all_others(filled, tmp_path):
     path, states = filled
     content = path.read_bytes()
     with HammingIndex.open(path) as index:
-        last = index._file.parts[-1]
+        last = index._file.batches[-1]
     assert last.end == len(content)
     copy = tmp_path / "copy.index"
     for size in range(last.start, last.end):
@@ -481,7 +480,7 @@ def test_a_file_that_is_cut_in_its_last_batch_has_all_others(filled, tmp_path):
             HammingIndex.open(copy)
 
 
-def test_flipped_bytes_are_found_wherever_they_are(filled, tmp_path):
+def test_verify_detects_a_flipped_bit_anywhere(filled, tmp_path):
     path, states = filled
     content = path.read_bytes()
     copy = tmp_path / "copy.index"
@@ -500,7 +499,7 @@ def test_flipped_bytes_are_found_wherever_they_are(filled, tmp_path):
             assert opened == set(states[-1]), place
 
 
-def test_a_full_disk_is_told_and_harms_nothing(tmp_path):
+def test_a_full_disk_raises_and_loses_nothing(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
@@ -594,7 +593,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
     reader.close()
 
 
-# -- what a review found ------------------------------------------------------------------------
+# -- recovery -----------------------------------------------------------------------------------
 
 
 def tear_slot(path: Path) -> None:
@@ -616,11 +615,11 @@ def test_two_crashes_in_a_row_lose_nothing(filled):
     assert content_of(path) == {**states[-1], 9999: b"\0\0\0"}
 
 
-def test_a_slot_of_a_batch_that_was_cut_off_does_not_come_back(filled):
+def test_a_slot_of_a_lost_batch_is_never_used_again(filled):
     path, states = filled
     content = path.read_bytes()
     with HammingIndex.open(path) as index:
-        last = index._file.parts[-1]
+        last = index._file.batches[-1]
     path.write_bytes(content[: last.start + 10])
     HammingIndex.open(path, "a").close()
     header = content[last.start : last.start + 64]  # a new batch of the same size, without payload
@@ -628,11 +627,11 @@ def test_a_slot_of_a_batch_that_was_cut_off_does_not_come_back(filled):
     assert content_of(path) == states[-2]
 
 
-def test_a_damaged_header_is_told_not_passed_over(filled, tmp_path):
+def test_a_damaged_batch_header_is_refused(filled, tmp_path):
     path, _ = filled
     content = path.read_bytes()
     with HammingIndex.open(path) as index:
-        parts = index._file.parts
+        parts = index._file.batches
     for part in (parts[0], parts[-1]):
         for place in range(part.start, part.start + 64):
             damaged = bytearray(content)
@@ -642,10 +641,10 @@ def test_a_damaged_header_is_told_not_passed_over(filled, tmp_path):
                 HammingIndex.open(path)
 
 
-def test_nothing_is_added_to_a_file_that_was_replaced(filled, monkeypatch):
+def test_a_replaced_file_is_not_written_to(filled, monkeypatch):
     path, states = filled
     index = HammingIndex.open(path, "a")
-    from kdiffhash import files
+    from kdiffhash._util import files
 
     def fail(folder):
         raise OSError(errno.EIO, "broken")
@@ -679,7 +678,7 @@ def test_after_an_interrupted_commit_the_index_is_closed(filled, monkeypatch):
     assert content_of(path) == {**states[-1], 9999: b"\0\0\0"}
 
 
-def test_another_length_in_the_place_of_a_file_is_told(tmp_path):
+def test_refresh_refuses_a_file_with_codes_of_another_length(tmp_path):
     path = tmp_path / "x.index"
     HammingIndex(np.zeros((3, 8), np.uint8)).save(path)
     with HammingIndex.open(path) as reader:
@@ -689,7 +688,7 @@ def test_another_length_in_the_place_of_a_file_is_told(tmp_path):
         assert reader.search(np.zeros((1, 8), np.uint8), 1)[1].tolist() == [[0]]
 
 
-def test_ids_go_on_after_everything_was_removed(tmp_path):
+def test_ids_are_not_reused_after_everything_was_removed(tmp_path):
     path = tmp_path / "x.index"
     with HammingIndex.open(path, "a", n_bits=8) as index:
         index.add(np.zeros((3, 1), np.uint8))
@@ -698,7 +697,7 @@ def test_ids_go_on_after_everything_was_removed(tmp_path):
         assert index.add(np.zeros((1, 1), np.uint8)).tolist() == [3]
 
 
-def test_compacting_joins_batches_and_keeps_permissions(tmp_path):
+def test_compaction_merges_batches_and_keeps_permissions(tmp_path):
     path, rng = tmp_path / "x.index", np.random.default_rng(0)
     codes = oracle.random_codes(rng, 80_000, 512)
     with HammingIndex.open(path, "a", n_bits=512) as index:
@@ -712,7 +711,7 @@ def test_compacting_joins_batches_and_keeps_permissions(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_threads_may_add_to_one_index(tmp_path):
+def test_several_threads_can_add_to_one_index(tmp_path):
     path = tmp_path / "x.index"
     with HammingIndex.open(path, "a", n_bits=24) as index, ThreadPoolExecutor(4) as pool:
         codes = np.zeros((5, 3), np.uint8)
@@ -722,7 +721,7 @@ def test_threads_may_add_to_one_index(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_does_not_write(filled):
+def test_a_forked_child_cannot_write(filled):
     path, states = filled
     with HammingIndex.open(path, "a") as index:
         child = os.fork()
@@ -736,7 +735,7 @@ def test_a_forked_child_does_not_write(filled):
     assert content_of(path) == states[-1]
 
 
-def test_indexes_can_be_pickled_and_close_their_files(filled):
+def test_indexes_can_be_pickled_and_leave_no_open_files(filled):
     path, states = filled
     before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
     index = HammingIndex.open(path)
@@ -754,7 +753,7 @@ def test_indexes_can_be_pickled_and_close_their_files(filled):
     assert again.add(np.zeros((1, 1), np.uint8)).tolist() == [8]
 
 
-def test_no_folders_are_made(tmp_path):
+def test_missing_folders_are_not_created(tmp_path):
     for arguments in ({}, {"n_bits": 8}):
         with pytest.raises(FileNotFoundError, match="folder"):
             HammingIndex.open(tmp_path / "typo" / "x.index", "a", **arguments)

@@ -1,4 +1,4 @@
-"""Rows in files of every kind, alone and together in a folder."""
+"""Files of rows of every type, alone and together in a folder."""
 
 import io
 import itertools
@@ -10,7 +10,7 @@ import pytest
 
 from kdiffhash import KernelLDAHash, draw_pairs
 from kdiffhash.shards import is_shards, open_shards
-from kdiffhash.shards.codes import shards_to_write, write_shard
+from kdiffhash.shards.code_folder import shards_to_write, write_shard
 
 h5py = pytest.importorskip("h5py")
 pa = pytest.importorskip("pyarrow")
@@ -27,7 +27,7 @@ GROUPS = np.arange(700) // 100
 
 
 def write(path, kind, X, y, g):
-    """Write rows, labels and groups, each kind as its users have it."""
+    """Write rows, labels and groups in the usual layout of each file type."""
     path = path.with_suffix(f".{kind.partition('-')[0]}")
     if kind == "npy":
         np.save(path, X)
@@ -46,7 +46,7 @@ def write(path, kind, X, y, g):
     elif kind == "h5-plain":
         with h5py.File(path, "w") as file:
             file["X"], file["y"], file["groups"] = X, y, g
-    elif kind == "h5":  # hloc: a group an image, columns are keypoints
+    elif kind == "h5":  # hloc: one group per image, one column per keypoint
         with h5py.File(path, "w") as file:
             for number in range(g.min(), g.max() + 1):
                 image = file.create_group(f"day/{number:02d}.jpg")
@@ -60,7 +60,7 @@ KINDS = ["npy", "npz", "npz-fortran", "parquet", "parquet-lists", "h5-plain", "h
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_is_read_as_it_was_written(kind, rows, tmp_path):
+def test_a_file_is_read_back_as_written(kind, rows, tmp_path):
     path = write(tmp_path / "a", kind, rows, LABELS, GROUPS)
     shards = open_shards(path)
     assert shards.shape == rows.shape
@@ -80,12 +80,12 @@ def test_a_file_is_read_as_it_was_written(kind, rows, tmp_path):
     assert len(again[np.empty(0, np.int64)]) == 0
 
 
-def test_a_folder_of_all_kinds_is_one_array(rows, tmp_path):
+def test_a_folder_of_mixed_files_is_one_array(rows, tmp_path):
     edges = np.linspace(0, 700, len(KINDS)).astype(int)
     kinds = KINDS[:-1]  # hloc has no labels
     for number, (kind, start, stop) in enumerate(zip(kinds, edges, edges[1:])):
-        part = slice(start, stop)
-        write(tmp_path / f"part-{8 + number}", kind, rows[part], LABELS[part], GROUPS[part])
+        chunk = slice(start, stop)
+        write(tmp_path / f"part-{8 + number}", kind, rows[chunk], LABELS[chunk], GROUPS[chunk])
     (tmp_path / "README.txt").write_text("not rows")
     (tmp_path / "_SUCCESS").touch()
     np.save(tmp_path / ".part-1.npy", np.zeros((3, 9)))
@@ -111,9 +111,9 @@ def test_codes_are_in_the_order_of_their_rows(rows, tmp_path):
     store.mkdir()
     write(source / "scan", "h5", rows[:100], LABELS[:100], GROUPS[:100])
     for number, name in enumerate(["scan.left", "scan-left", "part 10", "part 9"]):
-        part = slice(100 * number + 100, 100 * number + 200)
+        chunk = slice(100 * number + 100, 100 * number + 200)
         with h5py.File(source / f"{name}.h5", "w") as file:
-            file["X"] = rows[part]
+            file["X"] = rows[chunk]
     np.save(store / "zzz.npy", rows[500:600])
     np.save(store / "aaa.npy", rows[600:])
     (source / "x-0.npy").symlink_to(store / "zzz.npy")
@@ -128,7 +128,7 @@ def test_codes_are_in_the_order_of_their_rows(rows, tmp_path):
     np.testing.assert_array_equal(np.asarray(codes), hasher.transform(np.asarray(shards)))
 
 
-def test_rows_are_asked_for_as_of_an_array(rows, tmp_path):
+def test_shards_are_indexed_like_an_array(rows, tmp_path):
     np.save(tmp_path / "a.npy", rows)
     shards = open_shards(tmp_path)
     np.testing.assert_array_equal(shards[LABELS == 3], rows[LABELS == 3])
@@ -144,7 +144,7 @@ def test_rows_are_asked_for_as_of_an_array(rows, tmp_path):
         open_shards(tmp_path)[[3, 710, 720]]
 
 
-def test_learning_from_a_folder_is_learning_from_the_array(rows, tmp_path):
+def test_fitting_on_a_folder_equals_fitting_on_the_array(rows, tmp_path):
     for number in range(4):
         np.save(tmp_path / f"{number}.npy", rows[175 * number : 175 * (number + 1)])
     pairs, similar = draw_pairs(LABELS, 400, 400, random_state=0)
@@ -155,7 +155,7 @@ def test_learning_from_a_folder_is_learning_from_the_array(rows, tmp_path):
     )
 
 
-def test_codes_in_a_folder_are_made_once(rows, tmp_path):
+def test_only_missing_or_outdated_codes_are_written(rows, tmp_path):
     source, out = tmp_path / "rows", tmp_path / "codes"
     source.mkdir()
     for number in range(3):
@@ -171,13 +171,13 @@ def test_codes_in_a_folder_are_made_once(rows, tmp_path):
         write_shard(hasher, shard, target)
     assert shards_to_write(hasher, shards, out) == []
     np.testing.assert_array_equal(np.asarray(open_shards(out)), hasher.transform(rows[:600]))
-    np.save(source / "1.npy", rows[200:390])  # other rows: their codes are made again
+    np.save(source / "1.npy", rows[200:390])  # other rows: their codes are outdated
     assert [t.name for _, t in shards_to_write(hasher, open_shards(source), out)] == ["1.npy"]
-    (out / "0.npy").write_bytes((out / "0.npy").read_bytes()[:-9])  # damaged: made again
+    (out / "0.npy").write_bytes((out / "0.npy").read_bytes()[:-9])  # damaged: written again
     again = shards_to_write(hasher, open_shards(source), out)
     assert [t.name for _, t in again] == ["0.npy", "1.npy"]
     np.save(source / "1.npy", rows[200:300])
-    with pytest.raises(ValueError, match="changed while it was read: 190 rows, then 100"):
+    with pytest.raises(ValueError, match="changed while it was read: 190 rows at first, then 100"):
         write_shard(hasher, *again[1])
     (source / "2.npy").rename(source / "9.npy")
     with pytest.raises(ValueError, match=r"2\.npy belongs to none of the shards"):
@@ -185,20 +185,20 @@ def test_codes_in_a_folder_are_made_once(rows, tmp_path):
     (source / "9.npy").rename(source / "2.npy")
     with pytest.raises(ValueError, match="another model"):
         shards_to_write(hasher.truncate(8), shards, out)
-    with pytest.raises(ValueError, match="of their own"):
+    with pytest.raises(ValueError, match="write the codes to another folder"):
         shards_to_write(hasher, shards, source)
     (source / "x.labels.parquet").write_bytes(pq_bytes(rows[:3]))
-    with pytest.raises(ValueError, match="cannot be called"):
+    with pytest.raises(ValueError, match="reserved for labels"):
         shards_to_write(hasher, open_shards(source), out)
     (source / "1.parquet").write_bytes(pq_bytes(rows[:3]))
-    with pytest.raises(ValueError, match="several shards"):
+    with pytest.raises(ValueError, match="codes of several shards"):
         shards_to_write(hasher, open_shards(source), out)
 
 
 def pq_bytes(X):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"X": pa.array(list(X), pa.list_(pa.uint8(), X.shape[1]))}), sink)
-    return sink.getvalue().to_pybytes()
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table({"X": pa.array(list(X), pa.list_(pa.uint8(), X.shape[1]))}), buffer)
+    return buffer.getvalue().to_pybytes()
 
 
 def read(path):
@@ -207,11 +207,11 @@ def read(path):
     shards.labels()
 
 
-def test_bad_files_are_named(rows, tmp_path):
+def test_errors_name_the_damaged_file(rows, tmp_path):
     def fails(match, path):
-        with pytest.raises(ValueError, match=match) as told:
+        with pytest.raises(ValueError, match=match) as error:
             read(path)
-        assert str(path.name) in str(told.value)
+        assert str(path.name) in str(error.value)
 
     for kind in ("npy", "npz", "parquet", "h5"):
         whole = write(tmp_path / "whole", kind, rows, LABELS, GROUPS)
@@ -223,7 +223,7 @@ def test_bad_files_are_named(rows, tmp_path):
     fails("row 1 is not 2 long", tmp_path / "ragged.parquet")
     gaps = pa.table({"X": pa.array([[1.0, 2.0], None, [1.0, 2.0]], pa.list_(pa.float32(), 2))})
     pq.write_table(gaps, tmp_path / "gaps.parquet")
-    fails("missing", tmp_path / "gaps.parquet")
+    fails("nulls", tmp_path / "gaps.parquet")
     pq.write_table(pa.table({"z": [1, 2]}), tmp_path / "none.parquet")
     fails("column of lists", tmp_path / "none.parquet")
     text = pa.table({"X": pa.array([[1.0], [2.0]]), "y": ["b", "a"]})
@@ -236,14 +236,14 @@ def test_bad_files_are_named(rows, tmp_path):
     secret.write_bytes(bytes(80))
     with h5py.File(tmp_path / "outside.h5", "w") as file:
         file.create_dataset("X", (10, 1), "f8", external=[(str(secret), 0, 80)])
-    fails("other files", tmp_path / "outside.h5")
+    fails("another file", tmp_path / "outside.h5")
     with h5py.File(tmp_path / "link.h5", "w") as file:
         file["X"] = h5py.ExternalLink(str(tmp_path / "whole.h5"), "/day/00.jpg/descriptors")
-    fails("other files", tmp_path / "link.h5")
+    fails("another file", tmp_path / "link.h5")
     with h5py.File(tmp_path / "labels.h5", "w") as file:
         file["X"] = np.zeros((10, 1))
         file.create_dataset("y", (10,), "f8", external=[(str(secret), 0, 80)])
-    fails("other files", tmp_path / "labels.h5")
+    fails("another file", tmp_path / "labels.h5")
     with h5py.File(tmp_path / "null.h5", "w") as file:
         file["X"] = h5py.Empty("f4")
     fails("shape None", tmp_path / "null.h5")
@@ -252,7 +252,7 @@ def test_bad_files_are_named(rows, tmp_path):
     assert open_shards(tmp_path / "utf8.h5").labels().tolist() == ["é", "a"]
     nested = pa.table({"X": pa.array([[1.0], [2.0]]), "y": [[1], [2]]})
     pq.write_table(nested, tmp_path / "nested.parquet")
-    fails("one value a row", tmp_path / "nested.parquet")
+    fails("one value per row", tmp_path / "nested.parquet")
     huge = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**13, 4)}
     np.lib.format.write_array_header_1_0(huge, header)
@@ -263,11 +263,11 @@ def test_bad_files_are_named(rows, tmp_path):
     np.save(tmp_path / "short.labels.npy", LABELS[:5])
     fails("700 rows", tmp_path / "short.npy")
     np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
-    fails("must hold numbers", tmp_path / "words.npy")
+    fails("must hold real numbers", tmp_path / "words.npy")
     folder = tmp_path / "mixed"
     folder.mkdir()
     assert not is_shards(folder)
-    with pytest.raises(ValueError, match="no files of rows"):
+    with pytest.raises(ValueError, match="has no shards"):
         open_shards(folder)
     empty = pa.table({"X": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64())})
     pq.write_table(empty, folder / "0.parquet")

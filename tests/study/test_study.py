@@ -17,7 +17,7 @@ import pytest
 from small_scenes import make_scene, small
 
 from kdiffhash import KernelDiffHash, hamming
-from kdiffhash.cli.study import repeat_options
+from kdiffhash.cli.study_command import repeat_options
 from kdiffhash.datasets import load_scene
 from kdiffhash.study import run_study
 from kdiffhash.study.methods import METHODS
@@ -54,9 +54,12 @@ def test_every_method_is_measured_at_every_length(small_study):
     expected = {("sift", 1024), ("rootsift", 1024)}
     everywhere = ("kdif", "kernel-lda", "refined", "random")
     expected |= {(name, n) for name in everywhere for n in lengths}
-    expected |= {(name, n) for name in ("dif", "dif-paper", "lda", "itq") for n in lengths[:3]}
+    expected |= {
+        (name, n) for name in ("dif", "dif-paper", "lda", "lda-paper") for n in lengths[:3]
+    }
+    expected |= {("itq", n) for n in lengths[:3]}
     expected |= {("kdif-paper", n) for n in lengths}
-    expected |= {(name, n) for name in ("boosted", "sdh") for n in (32, 64)}
+    expected |= {(name, n) for name in ("boosted", "boosted-paper", "sdh") for n in (32, 64)}
     assert seen == expected
     for row in content["rows"]:
         for rate in ("fnr_at_1e-2", "fnr_at_1e-3", "fnr_at_1e-4", "fpr95", "auc"):

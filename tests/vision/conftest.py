@@ -1,4 +1,4 @@
-"""Pictures from the scikit-image wheel, and the same pictures seen from elsewhere."""
+"""Images from the scikit-image wheel, and the same images from another viewpoint."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from skimage import data
 
-ELSEWHERE = np.array([[0.92, 0.21, 5.0], [-0.17, 0.95, 40.0], [1.5e-4, 1e-4, 1.0]])
+HOMOGRAPHY = np.array([[0.92, 0.21, 5.0], [-0.17, 0.95, 40.0], [1.5e-4, 1e-4, 1.0]])
 
 
 @pytest.fixture(scope="session")
-def picture():
-    """A picture by its name in `skimage.data`: grey, 360 pixels wide."""
+def image_named():
+    """Return an image of `skimage.data` by name: grey, 360 pixels wide."""
 
     def make(name="camera"):
         image = getattr(data, name)()
@@ -26,24 +26,24 @@ def picture():
 
 @pytest.fixture(scope="session")
 def homography():
-    return ELSEWHERE
+    return HOMOGRAPHY
 
 
 @pytest.fixture(scope="session")
 def warp():
-    """A picture through a homography."""
+    """Warp an image by a homography."""
 
-    def look(image, by=ELSEWHERE):
+    def apply(image, by=HOMOGRAPHY):
         return cv2.warpPerspective(image, by, image.shape[::-1])
 
-    return look
+    return apply
 
 
 @pytest.fixture(scope="session")
 def agree():
-    """Which places fall together by a homography, within three pixels."""
+    """Tell which positions correspond under a homography, with an error below three pixels."""
 
-    def check(left, right, by=ELSEWHERE):
+    def check(left, right, by=HOMOGRAPHY):
         moved = np.column_stack([left, np.ones(len(left))]) @ by.T
         return np.linalg.norm(moved[:, :2] / moved[:, 2:] - right, axis=1) < 3
 
@@ -52,7 +52,7 @@ def agree():
 
 @pytest.fixture
 def write(tmp_path):
-    """Write pixels to a file below a folder of this test."""
+    """Write an image to a file in the folder of this test."""
 
     def save(name, image):
         path = tmp_path / name
@@ -64,13 +64,13 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def two_photos(picture, warp, write):
-    """Files of one picture, and of the same picture from elsewhere."""
-    image = picture()
+def two_photos(image_named, warp, write):
+    """Files of an image, and of the same image from another viewpoint."""
+    image = image_named()
     return write("a.png", image), write("b.jpg", warp(image))
 
 
 @pytest.fixture(scope="session")
 def flat():
-    """A picture in which nothing stands out."""
+    """An image without texture."""
     return np.full((120, 160), 128, np.uint8)

@@ -23,18 +23,18 @@ NAMES = ("a.png", "far/b.png", "far/c.png", "flat.png")
 
 
 @pytest.fixture(scope="module")
-def views(homography):
-    """From the first picture to each."""
+def homographies(homography):
+    """Homographies from the first image to each."""
     return dict(zip(NAMES, (np.eye(3), homography, FURTHER)))
 
 
 @pytest.fixture(scope="module")
-def extracted(tmp_path_factory, picture, warp, flat, views):
-    """A database as COLMAP makes it: three views of one picture, and one of nothing."""
+def extracted(tmp_path_factory, image_named, warp, flat, homographies):
+    """A database made by COLMAP: three homographies of one image, and an image without texture."""
     folder = tmp_path_factory.mktemp("colmap")
     (folder / "images" / "far").mkdir(parents=True)
     for name in NAMES:
-        image = warp(picture(), views[name]) if name in views else flat
+        image = warp(image_named(), homographies[name]) if name in homographies else flat
         cv2.imwrite(str(folder / "images" / name), image)
     pycolmap.extract_features(folder / "database.db", folder / "images", device=pycolmap.Device.cpu)
     return folder / "database.db"
@@ -56,13 +56,13 @@ def execute(path, *statements):
 
 
 def contents(path):
-    """All that a database has, by table."""
+    """Return all rows of a database by table."""
     names = [name for (name,) in execute(path, "SELECT name FROM sqlite_master WHERE type='table'")]
     return {name: execute(path, f"SELECT * FROM {name} ORDER BY 1, 2") for name in names}
 
 
 def files_in(folder):
-    """Names of files, but for those that SQLite has beside a database."""
+    """Return the names of files, without the journals that SQLite keeps next to a database."""
     return {p.name for p in folder.iterdir() if not p.name.endswith(("-wal", "-shm"))}
 
 
@@ -71,7 +71,7 @@ def without(tables, *names):
 
 
 def features(path):
-    """Number, places and descriptors of each image, by name."""
+    """Return id, keypoint positions and descriptors of each image by name."""
     rows = execute(
         path,
         "SELECT name, image_id, k.rows, k.cols, k.data, d.data FROM images "
@@ -88,7 +88,7 @@ def features(path):
 
 
 def matches_between(path, *pairs):
-    """What COLMAP itself reads: matches of pairs of names, and which it verified."""
+    """Return what COLMAP reads: the matches of pairs of names, and their geometries."""
     with closing(pycolmap.Database.open(path)) as database:
         numbers = {image.name: image.image_id for image in database.read_all_images()}
         return [
@@ -114,18 +114,18 @@ def expected(database):
     return {pair: expected_matches(database, *pair) for pair in combinations(NAMES, 2)}
 
 
-def test_matches_are_those_of_the_descriptors(database, expected, agree, views):
-    pictures = colmap.read_pictures(database, load_pretrained("rootsift", 256))
-    assert {picture.name for picture in pictures} == set(NAMES)
+def test_matches_are_those_of_the_encoded_descriptors(database, expected, agree, homographies):
+    images = colmap.read_images(database, load_pretrained("rootsift", 256))
+    assert {image.name for image in images} == set(NAMES)
     known = features(database)
-    for picture in pictures:
-        number, points, _ = known[picture.name]
-        assert picture.id == number
-        np.testing.assert_array_equal(picture.points, points)
+    for image in images:
+        number, points, _ = known[image.name]
+        assert image.id == number
+        np.testing.assert_array_equal(image.points, points)
     done = []
-    found = colmap.match_pictures(pictures, advance=done.append)
+    found = colmap.match_images(images, advance=done.append)
     assert len(found) == sum(done) == 6
-    order = [picture.name for picture in pictures]
+    order = [image.name for image in images]
     assert [(pair.a.name, pair.b.name) for pair in found] == list(combinations(order, 2))
     for pair in found:
         a, b = pair.a.name, pair.b.name
@@ -135,24 +135,24 @@ def test_matches_are_those_of_the_descriptors(database, expected, agree, views):
             assert len(pair.matches) == 0
             continue
         left, right = pair.a.points[pair.matches[:, 0]], pair.b.points[pair.matches[:, 1]]
-        good = agree(left, right, views[b] @ np.linalg.inv(views[a]))
+        good = agree(left, right, homographies[b] @ np.linalg.inv(homographies[a]))
         assert len(good) > 100
         assert good.mean() > 0.8
 
 
-def test_the_number_of_threads_changes_nothing(database):
-    pictures = colmap.read_pictures(database, load_pretrained("rootsift", 256))
+def test_results_do_not_depend_on_the_number_of_threads(database):
+    images = colmap.read_images(database, load_pretrained("rootsift", 256))
     one, two = (
-        colmap.verify_pairs(colmap.match_pictures(pictures, n_jobs=n), n_jobs=n) for n in (1, 2)
+        colmap.verify_pairs(colmap.match_images(images, n_jobs=n), n_jobs=n) for n in (1, 2)
     )
     for a, b in zip(one, two):
         np.testing.assert_array_equal(a.matches, b.matches)
         np.testing.assert_array_equal(a.geometry.inlier_matches, b.geometry.inlier_matches)
 
 
-def test_colmap_reads_matches_and_geometries(database, expected, agree, views, run):
+def test_colmap_reads_matches_and_geometries(database, expected, agree, homographies, run):
     before = contents(database)
-    told = run("match", database, "--json")
+    output = run("match", database, "--json")
     after = contents(database)
     assert without(before, "matches", "two_view_geometries") == without(
         after, "matches", "two_view_geometries"
@@ -172,9 +172,11 @@ def test_colmap_reads_matches_and_geometries(database, expected, agree, views, r
         if "flat.png" not in (a, b):
             assert len(kept) > 100
             left, right = known[a][1][kept[:, 0]], known[b][1][kept[:, 1]]
-            assert agree(left, right, views[b] @ np.linalg.inv(views[a])).mean() > 0.95
-    assert told.pop("seconds").keys() == {"encoding", "matching", "verifying", "writing"}
-    assert told == {
+            assert (
+                agree(left, right, homographies[b] @ np.linalg.inv(homographies[a])).mean() > 0.95
+            )
+    assert output.pop("seconds").keys() == {"encoding", "matching", "verifying", "writing"}
+    assert output == {
         "database": str(database),
         "images": 4,
         "pairs": 6,
@@ -184,31 +186,31 @@ def test_colmap_reads_matches_and_geometries(database, expected, agree, views, r
     }
 
 
-def test_running_again_gives_the_same(database, run):
+def test_matching_twice_gives_the_same_database(database, run):
     run("match", database)
     once = contents(database)
     assert "pairs: 6" in run("match", database, "--jobs", 1)
     assert contents(database) == once
 
 
-def test_keeping_a_copy(database, tmp_path, run):
+def test_keep_copies_the_database_before_matching(database, tmp_path, run):
     before = contents(database)
-    told = run("match", database, "--keep", tmp_path / "copy.db", "--json")
-    assert told["copy"] == str(tmp_path / "copy.db")
+    output = run("match", database, "--keep", tmp_path / "copy.db", "--json")
+    assert output["copy"] == str(tmp_path / "copy.db")
     assert contents(tmp_path / "copy.db") == before != contents(database)
     with closing(pycolmap.Database.open(tmp_path / "copy.db")) as copy:
         assert copy.num_images() == 4
     assert files_in(tmp_path) == {"copy.db", "database.db"}
 
 
-def test_some_pairs_leave_the_others_as_they_were(database, tmp_path, run):
+def test_listed_pairs_are_replaced_and_other_pairs_stay(database, tmp_path, run):
     run("match", database)
     before = contents(database)
     (tmp_path / "pairs.txt").write_text(
         "# some\n\nfar/c.png  a.png\nfar/b.png far/c.png\na.png far/c.png\n"
     )
-    told = run("match", database, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.6, "--json")
-    assert told["pairs"] == 2
+    output = run("match", database, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.6, "--json")
+    assert output["pairs"] == 2
     for a, b in (("far/c.png", "a.png"), ("far/b.png", "far/c.png")):
         ((matches, geometry),) = matches_between(database, (a, b))
         np.testing.assert_array_equal(matches, expected_matches(database, a, b, ratio=0.6))
@@ -221,23 +223,23 @@ def test_some_pairs_leave_the_others_as_they_were(database, tmp_path, run):
     assert without(before, *names) == without(after, *names)
 
 
-def test_the_order_of_a_pair_in_the_file(database, tmp_path, agree, views, run):
+def test_geometries_follow_the_order_of_a_listed_pair(database, tmp_path, agree, homographies, run):
     for a, b in (("a.png", "far/b.png"), ("far/b.png", "a.png")):
         (tmp_path / "pairs.txt").write_text(f"{a} {b}\n")
         run("match", database, "--pairs", tmp_path / "pairs.txt")
         ((_, geometry),) = matches_between(database, (a, b))
         corner = geometry.H @ [100, 100, 1]
-        moved = views[b] @ np.linalg.inv(views[a]) @ [100, 100, 1]
+        moved = homographies[b] @ np.linalg.inv(homographies[a]) @ [100, 100, 1]
         assert np.linalg.norm(corner[:2] / corner[2] - moved[:2] / moved[2]) < 2
 
 
-def test_pairs_that_are_wrong_are_told(database, tmp_path, run):
+def test_wrong_pair_lists_are_reported_with_their_line(database, tmp_path, run):
     before = database.read_bytes()
     path = tmp_path / "pairs.txt"
     for text, words in {
         "a.png far/b.png\na.png nobody.png\n": "line 2: there is no image 'nobody.png'",
-        "a.png far/b.png\n\na.png\n": "line 3: two names are wanted, got 'a.png'",
-        "a.png far/b.png far/c.png\n": "line 1: two names are wanted",
+        "a.png far/b.png\n\na.png\n": "line 3: expected two image names, got 'a.png'",
+        "a.png far/b.png far/c.png\n": "line 1: expected two image names",
         "a.png a.png\n": "line 1: a.png is paired with itself",
         "# nothing\n\n": "lists no pairs",
     }.items():
@@ -247,9 +249,9 @@ def test_pairs_that_are_wrong_are_told(database, tmp_path, run):
     assert database.read_bytes() == before
 
 
-def test_matches_without_geometries(database, expected, run):
-    told = run("match", database, "--no-verify", "--json")
-    assert told["verified"] is told["verified_pairs"] is None
+def test_no_verify_writes_matches_without_geometries(database, expected, run):
+    output = run("match", database, "--no-verify", "--json")
+    assert output["verified"] is output["verified_pairs"] is None
     assert len(contents(database)["matches"]) == 6
     assert contents(database)["two_view_geometries"] == []
     run("match", database)
@@ -257,7 +259,7 @@ def test_matches_without_geometries(database, expected, run):
     assert contents(database)["two_view_geometries"] == []
 
 
-def test_one_s_own_model_and_other_descriptors(database, tmp_path, run):
+def test_a_custom_model_and_other_descriptors(database, tmp_path, run):
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     run("match", database, "--model", tmp_path / "own", "--no-verify")
     first = contents(database)
@@ -267,8 +269,8 @@ def test_one_s_own_model_and_other_descriptors(database, tmp_path, run):
     assert contents(database) != first
     rows = np.random.default_rng(0).normal(size=(100, 64))
     RandomHyperplaneHash(32, random_state=0).fit(rows, np.arange(100)).save(tmp_path / "narrow")
-    told = run("match", database, "--model", tmp_path / "narrow", fail=True)
-    assert "have 128 bytes, but the model takes 64" in told
+    output = run("match", database, "--model", tmp_path / "narrow", fail=True)
+    assert "have 128 bytes, but the model takes 64" in output
 
 
 def make_newer(path):
@@ -338,37 +340,37 @@ def no_mark(path):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_cannot_be_matched_is_told(database, tmp_path, run, change, words):
+def test_unusable_databases_are_refused_and_unchanged(database, tmp_path, run, change, words):
     change(database)
     before = database.read_bytes()
-    told = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
-    assert str(database) in told
-    assert words in told
+    output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
+    assert str(database) in output
+    assert words in output
     assert database.read_bytes() == before
     assert files_in(tmp_path) == {"database.db"}
 
 
-def test_a_missing_database_is_told(tmp_path, run):
-    told = run("match", tmp_path / "no.db", fail=True)
-    assert f"there is no database: {tmp_path / 'no.db'}" in told
+def test_a_missing_database_is_reported(tmp_path, run):
+    output = run("match", tmp_path / "no.db", fail=True)
+    assert f"there is no database: {tmp_path / 'no.db'}" in output
     assert "no.db" in run("shrink", tmp_path / "no.db", "-o", tmp_path / "new.db", fail=True)
     assert "no database" in run("match", tmp_path, fail=True)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_locked_database_is_told(database, run, monkeypatch):
+def test_a_database_locked_for_writing_is_reported(database, run, monkeypatch):
     monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
     before, all_of_it = database.read_bytes(), contents(database)
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        told = run("match", database, "--no-verify", fail=True)
+        output = run("match", database, "--no-verify", fail=True)
         other.execute("ROLLBACK")
-    assert f"{database}: database is locked; nothing was changed" in told
+    assert f"{database}: database is locked; nothing was changed" in output
     assert database.read_bytes() == before
     assert contents(database) == all_of_it
 
 
-def test_a_database_that_nobody_else_may_read_is_told(database, run, monkeypatch):
+def test_a_database_locked_for_reading_is_reported(database, run, monkeypatch):
     monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
     execute(database, "PRAGMA journal_mode = DELETE")
     before = database.read_bytes()
@@ -381,7 +383,7 @@ def test_a_database_that_nobody_else_may_read_is_told(database, run, monkeypatch
     assert len(contents(database)["matches"]) == 6
 
 
-def test_breaking_off_in_the_middle_changes_nothing(database, tmp_path, run):
+def test_an_error_while_writing_changes_nothing(database, tmp_path, run):
     run("match", database, "--ratio", 0.6)
     before, all_of_it = database.read_bytes(), contents(database)
 
@@ -403,11 +405,11 @@ def n_descriptor_bytes(path):
     return execute(path, "SELECT sum(length(data)) FROM descriptors")[0][0]
 
 
-def test_codes_in_place_of_descriptors(database, tmp_path, run):
+def test_shrink_replaces_descriptors_by_codes_and_copies_the_rest(database, tmp_path, run):
     before = database.read_bytes()
     small = tmp_path / "small.db"
-    told = run("shrink", database, "-o", small, "--json")
-    assert told == {
+    output = run("shrink", database, "-o", small, "--json")
+    assert output == {
         "database": str(small),
         "bits": 256,
         "bytes_before": len(before),
@@ -432,12 +434,12 @@ def test_codes_in_place_of_descriptors(database, tmp_path, run):
     assert files_in(tmp_path) == {"database.db", "small.db"}
 
 
-def test_codes_are_matched_as_the_descriptors_are(database, tmp_path, run):
+def test_a_shrunk_database_gives_the_same_matches(database, tmp_path, run):
     small = tmp_path / "small.db"
     run("shrink", database, "-o", small)
     untouched = contents(small)
-    told = [run("match", path, "--json") for path in (database, small)]
-    assert told[0]["matches"] == told[1]["matches"] > 300
+    output = [run("match", path, "--json") for path in (database, small)]
+    assert output[0]["matches"] == output[1]["matches"] > 300
     names = ("matches", "two_view_geometries")
     for name in names:
         assert contents(database)[name] == contents(small)[name]
@@ -453,8 +455,8 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
     other.thresholds_ = other.thresholds_ + np.float32(1e-3)
     other.save(tmp_path / "other")
     for options in ((), ("--bits", 64), ("--model", tmp_path / "other")):
-        told = run("match", small, *options, fail=True)
-        assert "codes of another model or length: 128 bits" in told
+        output = run("match", small, *options, fail=True)
+        assert "codes of another model or length: 128 bits" in output
     assert "codes already" in run("shrink", small, "-o", tmp_path / "new.db", fail=True)
     assert small.read_bytes() == before
     load_pretrained("rootsift", 128).save(tmp_path / "own")
@@ -464,7 +466,7 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
     assert contents(small)["matches"] == contents(database)["matches"]
 
 
-def test_nothing_is_left_where_shrinking_goes_wrong(database, tmp_path, run):
+def test_a_failed_shrink_leaves_no_file(database, tmp_path, run):
     before = database.read_bytes()
     assert "is there already" in run("shrink", database, "-o", database, fail=True)
     nowhere = tmp_path / "nowhere" / "small.db"
@@ -472,19 +474,19 @@ def test_nothing_is_left_where_shrinking_goes_wrong(database, tmp_path, run):
     assert database.read_bytes() == before
     for change in (cut_points, other_width, make_older, make_text):
         change(database)
-        told = run("shrink", database, "-o", tmp_path / "small.db", fail=True)
-        assert str(database) in told
+        output = run("shrink", database, "-o", tmp_path / "small.db", fail=True)
+        assert str(database) in output
         assert files_in(tmp_path) == {"database.db"}
 
 
-def test_a_copy_is_not_replaced(database, tmp_path, run):
+def test_keep_does_not_replace_an_existing_file(database, tmp_path, run):
     (tmp_path / "copy.db").write_text("mine")
     before = contents(database)
-    told = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
-    assert "--keep" in told
-    assert "there already" in told
+    output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
+    assert "--keep" in output
+    assert "there already" in output
     assert "would be replaced" in run("match", database, "--keep", database, fail=True)
     assert (tmp_path / "copy.db").read_text() == "mine"
     assert contents(database) == before
-    told = run("match", database, "--keep", tmp_path / "nowhere" / "copy.db", fail=True)
-    assert "--keep: the folder" in told
+    output = run("match", database, "--keep", tmp_path / "nowhere" / "copy.db", fail=True)
+    assert "--keep: the folder" in output

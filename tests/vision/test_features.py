@@ -1,4 +1,4 @@
-"""Features for OpenCV whose descriptors are codes."""
+"""OpenCV feature extractors whose descriptors are codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kdiffhash import (
 from kdiffhash.study.baselines import RandomHyperplaneHash
 
 
-def places(keypoints):
+def attributes(keypoints):
     return np.array([(*k.pt, k.size, k.angle, k.octave) for k in keypoints])
 
 
@@ -25,71 +25,71 @@ def random_hasher(width, n_bits=64):
 
 
 @pytest.mark.parametrize("n_bits", [64, 100, 256, 512])
-def test_codes_are_those_of_sift(picture, n_bits):
-    image = picture()
+def test_codes_are_the_encoded_sift_descriptors(image_named, n_bits):
+    image = image_named()
     keypoints, codes = HashedSIFT(n_bits).detectAndCompute(image)
     expected, descriptors = cv2.SIFT_create().detectAndCompute(image, None)
-    np.testing.assert_array_equal(places(keypoints), places(expected))
+    np.testing.assert_array_equal(attributes(keypoints), attributes(expected))
     np.testing.assert_array_equal(codes, load_pretrained("sift", n_bits).transform(descriptors))
     assert codes.dtype == np.uint8
     assert codes.shape == (len(expected), -(-n_bits // 8))
     assert len(expected) > 200
 
 
-def test_options_of_sift(picture):
-    image = picture()
+def test_sift_options_are_passed_on(image_named):
+    image = image_named()
     keypoints, codes = HashedSIFT(128, 50, contrastThreshold=0.1).detectAndCompute(image)
     expected = cv2.SIFT_create(nfeatures=50, contrastThreshold=0.1).detect(image)
-    np.testing.assert_array_equal(places(keypoints), places(expected))
+    np.testing.assert_array_equal(attributes(keypoints), attributes(expected))
     assert codes.shape == (len(expected), 16)
 
 
-def test_one_s_own_model(picture):
+def test_a_custom_model_determines_the_code_length(image_named):
     model = load_pretrained("sift", 40)
     features = HashedSIFT(model=model)
     assert features.model is model
-    assert features.detectAndCompute(picture())[1].shape[1] == features.descriptorSize() == 5
+    assert features.detectAndCompute(image_named())[1].shape[1] == features.descriptorSize() == 5
 
 
-def test_detecting_and_then_computing(picture):
-    image, features = picture(), HashedSIFT()
+def test_detect_then_compute_gives_the_same_as_one_call(image_named):
+    image, features = image_named(), HashedSIFT()
     keypoints, codes = features.detectAndCompute(image)
-    np.testing.assert_array_equal(places(features.detect(image)), places(keypoints))
+    np.testing.assert_array_equal(attributes(features.detect(image)), attributes(keypoints))
     kept, again = features.compute(image, keypoints)
-    np.testing.assert_array_equal(places(kept), places(keypoints))
+    np.testing.assert_array_equal(attributes(kept), attributes(keypoints))
     np.testing.assert_array_equal(again, codes)
     _, some = features.compute(image, keypoints[5:9])
     np.testing.assert_array_equal(some, codes[5:9])
     assert features.compute(image, [])[1].shape == (0, 32)
 
 
-def test_a_mask_leaves_keypoints_out(picture):
-    image, features = picture(), HashedSIFT()
+def test_keypoints_outside_the_mask_are_left_out(image_named):
+    image, features = image_named(), HashedSIFT()
     mask = np.zeros_like(image)
     mask[:, :150] = 255
     keypoints, codes = features.detectAndCompute(image, mask)
     expected, descriptors = cv2.SIFT_create().detectAndCompute(image, mask)
     assert 0 < len(keypoints) < len(features.detect(image))
-    np.testing.assert_array_equal(places(keypoints), places(expected))
+    np.testing.assert_array_equal(attributes(keypoints), attributes(expected))
     np.testing.assert_array_equal(codes, features.encode(descriptors))
-    np.testing.assert_array_equal(places(features.detect(image, mask)), places(expected))
+    np.testing.assert_array_equal(attributes(features.detect(image, mask)), attributes(expected))
 
 
-def test_matchers_of_opencv_take_the_codes(picture, warp, agree):
+def test_opencv_matchers_accept_the_codes(image_named, warp, agree):
     features = HashedSIFT()
     assert features.defaultNorm() == cv2.NORM_HAMMING
     assert features.descriptorType() == cv2.CV_8U
     assert features.descriptorSize() == 32
     assert features.getDefaultName() == "kdiffhash.HashedSIFT"
     assert not features.empty()
-    image = picture()
+    image = image_named()
     a, left = features.detectAndCompute(image)
     b, right = features.detectAndCompute(warp(image))
     matches = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(left, right)
     found = {(m.queryIdx, m.trainIdx): m.distance for m in matches}
     pairs, distances = match_codes(left, right)
     ours = dict(zip(map(tuple, pairs.tolist()), distances.tolist()))
-    unique = ours.keys() & found.keys()  # of equally near codes each takes another
+    unique = ours.keys() & found.keys()  # ties may be broken differently
     assert len(unique) > 0.95 * len(found)
     assert all(ours[pair] == found[pair] for pair in unique)
     good = agree(
@@ -99,7 +99,7 @@ def test_matchers_of_opencv_take_the_codes(picture, warp, agree):
     assert good.mean() > 0.6
 
 
-def test_nothing_that_stands_out_is_no_error(flat):
+def test_images_without_keypoints_give_empty_arrays(flat):
     for image in (flat, np.zeros((1, 1), np.uint8), np.dstack([flat] * 3)):
         keypoints, codes = HashedSIFT(100).detectAndCompute(image)
         assert keypoints == ()
@@ -109,8 +109,8 @@ def test_nothing_that_stands_out_is_no_error(flat):
     assert HashedSIFT().encode(None).shape == (0, 32)
 
 
-def test_colour_is_taken(picture):
-    image = picture()
+def test_colour_images_are_accepted(image_named):
+    image = image_named()
     codes = [HashedSIFT().detectAndCompute(i)[1] for i in (image, np.dstack([image] * 3))]
     np.testing.assert_array_equal(*codes)
 
@@ -127,29 +127,29 @@ def test_colour_is_taken(picture):
         np.zeros((2, 20, 20, 3), np.uint8),
     ],
 )
-def test_what_is_no_image_is_refused(image):
+def test_input_that_is_not_an_8_bit_image_is_refused(image):
     features = HashedSIFT()
     for method in (features.detect, features.detectAndCompute, lambda i: features.compute(i, [])):
         with pytest.raises(ValueError, match="image must be an array of 8-bit pixels"):
             method(image)
 
 
-def test_other_features_of_opencv(picture):
-    image, orb = picture(), cv2.ORB_create(nfeatures=200)
+def test_other_opencv_features_can_be_hashed(image_named):
+    image, orb = image_named(), cv2.ORB_create(nfeatures=200)
     features = HashedFeatures(orb, random_hasher(32))
     keypoints, codes = features.detectAndCompute(image)
     expected, descriptors = orb.detectAndCompute(image, None)
-    np.testing.assert_array_equal(places(keypoints), places(expected))
+    np.testing.assert_array_equal(attributes(keypoints), attributes(expected))
     np.testing.assert_array_equal(codes, features.model.transform(descriptors))
     assert features.getDefaultName() == "kdiffhash.HashedFeatures"
     assert features.descriptorSize() == 8
 
 
 @pytest.mark.parametrize("name", ["KAZE_create", "AKAZE_create"])
-def test_features_that_some_builds_have(picture, name):
+def test_features_of_optional_opencv_modules_can_be_hashed(image_named, name):
     if not hasattr(cv2, name):
         pytest.skip(f"this OpenCV has no {name}")
-    image, extractor = picture(), getattr(cv2, name)()
+    image, extractor = image_named(), getattr(cv2, name)()
     features = HashedFeatures(extractor, random_hasher(extractor.descriptorSize()))
     keypoints, codes = features.detectAndCompute(image)
     descriptors = extractor.detectAndCompute(image, None)[1]
@@ -157,7 +157,7 @@ def test_features_that_some_builds_have(picture, name):
     np.testing.assert_array_equal(codes, features.model.transform(descriptors))
 
 
-def test_a_function_that_finds_and_describes():
+def test_a_function_can_be_the_extractor():
     points = [cv2.KeyPoint(x, y, 5) for x, y in [(2, 3), (50, 7), (99, 79), (10, 60)]]
     rows = np.random.default_rng(1).normal(size=(4, 20))
     features = HashedFeatures(lambda _: (points, rows), random_hasher(20))
@@ -174,17 +174,17 @@ def test_a_function_that_finds_and_describes():
         features.compute(image, points)
 
 
-def test_a_function_that_finds_nothing():
+def test_a_function_may_return_no_keypoints():
     image = np.zeros((80, 100), np.uint8)
-    for nothing in (([], None), ([], np.empty((0, 20), np.float32))):
-        features = HashedFeatures(lambda _, nothing=nothing: nothing, random_hasher(20))
+    for empty in (([], None), ([], np.empty((0, 20), np.float32))):
+        features = HashedFeatures(lambda _, empty=empty: empty, random_hasher(20))
         assert features.detectAndCompute(image, image)[1].shape == (0, 8)
 
 
-def test_a_model_of_another_width_is_told(picture):
+def test_a_model_for_another_descriptor_length_is_refused(image_named):
     features = HashedFeatures(cv2.SIFT_create(), random_hasher(32))
     with pytest.raises(ValueError, match=r"128 features.*32 features"):
-        features.detectAndCompute(picture())
+        features.detectAndCompute(image_named())
     with pytest.raises(ValueError, match=r"cv2\.Feature2D"):
         HashedFeatures("sift", random_hasher(128))
     with pytest.raises(ValueError, match=r"1\.\.512"):

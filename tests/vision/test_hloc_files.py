@@ -1,4 +1,4 @@
-"""hloc's files of features and matches: `kdiffhash hloc`."""
+"""hloc's features and matches files, and `kdiffhash hloc`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NAMES = ("db/1.jpg", "db/2.jpg", "empty.jpg", "query/night/1.jpg")
 
 @pytest.fixture(scope="module")
 def descriptors():
-    """RootSIFT of four images; three of them show the same things, a bit changed."""
+    """RootSIFT of four images; three of them show the same objects with noise."""
     rng = np.random.default_rng(0)
-    things = rng.gamma(0.4, 60, (120, 128))
+    objects = rng.gamma(0.4, 60, (120, 128))
     out = {}
     for name, n in zip(NAMES, (100, 120, 0, 90)):
-        rows = things[rng.permutation(120)[:n]] + rng.gamma(0.4, 6, (n, 128))
+        rows = objects[rng.permutation(120)[:n]] + rng.gamma(0.4, 6, (n, 128))
         out[name] = np.sqrt(rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
     return out
 
@@ -59,20 +59,20 @@ def codes(descriptors):
 
 
 def contents(path):
-    """All arrays of a file with their attributes, by name."""
+    """Return all datasets of a file with their attributes by name."""
     out = {}
     with h5py.File(path, "r") as file:
 
-        def look(name, item):
+        def collect(name, item):
             if isinstance(item, h5py.Dataset):
                 out[name] = (item[()], dict(item.attrs))
 
-        file.visititems(look)
+        file.visititems(collect)
     return out
 
 
 def assert_matches(path, codes, pairs, n_bits=256, ratio=0.74):
-    """A file has the matches of these pairs and no others; how many there are of each."""
+    """Assert that a file has the matches of these pairs only; return their numbers."""
     found, counts = contents(path), {}
     groups = {}
     for a, b in pairs:
@@ -93,7 +93,7 @@ def assert_matches(path, codes, pairs, n_bits=256, ratio=0.74):
     return counts
 
 
-def test_descriptors_become_codes_and_all_else_stays(features, codes, tmp_path):
+def test_encode_replaces_descriptors_by_codes_and_copies_the_rest(features, codes, tmp_path):
     before = features.read_bytes()
     assert encode_features(features, tmp_path / "new.h5", load_pretrained("rootsift", 256)) == 4
     old, new = contents(features), contents(tmp_path / "new.h5")
@@ -113,7 +113,7 @@ def test_descriptors_become_codes_and_all_else_stays(features, codes, tmp_path):
     assert features.read_bytes() == before
 
 
-def test_matches_as_hloc_has_them(features, codes, tmp_path):
+def test_matches_are_written_in_the_layout_of_hloc(features, codes, tmp_path):
     done = []
     model = load_pretrained("rootsift", 256)
     found = match_features(features, tmp_path / "matches.h5", model, advance=done.append)
@@ -126,7 +126,7 @@ def test_matches_as_hloc_has_them(features, codes, tmp_path):
         assert set(file["db-1.jpg"]) == {"db-2.jpg", "empty.jpg", "query-night-1.jpg"}
 
 
-def test_pairs_of_a_file(features, codes, tmp_path):
+def test_only_listed_pairs_are_matched(features, codes, tmp_path):
     pairs = [("query/night/1.jpg", "db/2.jpg"), ("query/night/1.jpg", "db/1.jpg")]
     lines = [" ".join(pair) for pair in pairs]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, "db/2.jpg query/night/1.jpg"]))
@@ -140,7 +140,7 @@ def test_pairs_of_a_file(features, codes, tmp_path):
         np.testing.assert_array_equal(np.flatnonzero(numbers >= 0), expected[:, 0])
 
 
-def test_codes_give_the_same_matches(features, codes, tmp_path):
+def test_encoded_features_give_the_same_matches(features, codes, tmp_path):
     model = load_pretrained("rootsift", 256)
     encode_features(features, tmp_path / "codes.h5", model)
     match_features(tmp_path / "codes.h5", tmp_path / "matches.h5", model)
@@ -159,7 +159,7 @@ def test_codes_of_another_model_are_refused(features, tmp_path):
     match_features(tmp_path / "codes.h5", tmp_path / "out.h5", load_pretrained("sift", 256))
 
 
-def test_many_keypoints_have_larger_numbers(tmp_path):
+def test_many_keypoints_need_32_bit_indices(tmp_path):
     rows = np.random.default_rng(0).normal(size=(40_000, 16)).astype(np.float32)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["a/descriptors"], file["b/descriptors"] = rows[-20:].T, rows.T
@@ -172,10 +172,10 @@ def test_many_keypoints_have_larger_numbers(tmp_path):
     np.testing.assert_array_equal(numbers[expected[:, 0]], expected[:, 1])
 
 
-def test_the_commands(features, codes, tmp_path, run):
+def test_the_commands_encode_and_match(features, codes, tmp_path, run):
     out, matches = tmp_path / "codes.h5", tmp_path / "matches.h5"
-    told = run("encode", features, "-o", out, "--json")
-    assert told == {
+    output = run("encode", features, "-o", out, "--json")
+    assert output == {
         "features": str(out),
         "images": 4,
         "bits": 256,
@@ -184,15 +184,15 @@ def test_the_commands(features, codes, tmp_path, run):
     }
     assert out.stat().st_size < features.stat().st_size
     for path in (features, out):
-        told = run("match", path, "-o", matches, "--json")
+        output = run("match", path, "-o", matches, "--json")
         counts = assert_matches(matches, codes, combinations(NAMES, 2))
-        assert told.pop("seconds") >= 0
-        assert told == {"written": str(matches), "pairs": 6, "matches": sum(counts.values())}
+        assert output.pop("seconds") >= 0
+        assert output == {"written": str(matches), "pairs": 6, "matches": sum(counts.values())}
     assert "pairs: 6" in run("match", features, "-o", matches)
     assert "bits: 64" in run("encode", features, "-o", out, "--bits", 64)
 
 
-def test_options_of_the_commands(features, descriptors, tmp_path, run):
+def test_the_commands_pass_their_options_on(features, descriptors, tmp_path, run):
     matches = tmp_path / "matches.h5"
     (tmp_path / "pairs.txt").write_text("db/1.jpg db/2.jpg\n")
     load_pretrained("rootsift", 128).save(tmp_path / "own")
@@ -221,7 +221,7 @@ def make_rows(path):
         file["descriptors"] = np.zeros((10, 128), np.float32)
 
 
-def make_nothing(path):
+def make_no_descriptors(path):
     with h5py.File(path, "w") as file:
         file["a/keypoints"] = np.zeros((10, 2))
 
@@ -242,13 +242,13 @@ def make_infinite(path):
         (cut, "features.h5 is not a readable HDF5 file"),
         (make_text, "features.h5 is not a readable HDF5 file"),
         (make_rows, "has rows, but no images"),
-        (make_nothing, "has neither IMAGE/descriptors"),
+        (make_no_descriptors, "has neither IMAGE/descriptors"),
         (make_narrow, "64 features"),
         (make_infinite, "NaN in row 5"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_cannot_be_read_is_told(features, tmp_path, run, change, words):
+def test_unusable_files_are_refused_and_leave_no_output(features, tmp_path, run, change, words):
     change(features)
     (tmp_path / "old.h5").write_bytes(b"old")
     for which in ("encode", "match"):
@@ -258,18 +258,18 @@ def test_what_cannot_be_read_is_told(features, tmp_path, run, change, words):
     assert (tmp_path / "old.h5").read_bytes() == b"old"
 
 
-def test_what_else_goes_wrong_is_said(features, tmp_path, run):
+def test_wrong_arguments_are_reported(features, tmp_path, run):
     out, pairs = tmp_path / "out.h5", tmp_path / "pairs.txt"
     for which in ("encode", "match"):
-        told = run(which, tmp_path / "missing.h5", "-o", out, fail=True)
-        assert "No such file" in told
-        assert "missing.h5" in told
+        output = run(which, tmp_path / "missing.h5", "-o", out, fail=True)
+        assert "No such file" in output
+        assert "missing.h5" in output
         nowhere = tmp_path / "nowhere" / "out.h5"
         assert "does not exist" in run(which, features, "-o", nowhere, fail=True)
         assert "1..512" in run(which, features, "-o", out, "--bits", 1000, fail=True)
     for text, words in {
         "db/1.jpg db/3.jpg": "line 1: there is no image 'db/3.jpg'",
-        "db/1.jpg db/2.jpg\ndb/1.jpg": "line 2: two names are wanted",
+        "db/1.jpg db/2.jpg\ndb/1.jpg": "line 2: expected two image names",
         "db/1.jpg db/1.jpg": "paired with itself",
         "": "lists no pairs",
     }.items():
@@ -278,7 +278,7 @@ def test_what_else_goes_wrong_is_said(features, tmp_path, run):
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "pairs.txt"}
 
 
-def test_links_that_lead_nowhere_or_elsewhere(features, tmp_path, run):
+def test_dangling_and_external_links_are_refused(features, tmp_path, run):
     other = tmp_path / "other.h5"
     with h5py.File(other, "w") as file:
         file["secret"] = np.zeros(3)
@@ -286,20 +286,20 @@ def test_links_that_lead_nowhere_or_elsewhere(features, tmp_path, run):
         with h5py.File(features, "a") as file:
             del file["db/1.jpg/scores"]
             file["db/1.jpg/scores"] = link
-        told = run("encode", features, "-o", tmp_path / "codes.h5", fail=True)
-        assert "features.h5" in told
+        output = run("encode", features, "-o", tmp_path / "codes.h5", fail=True)
+        assert "features.h5" in output
         assert not (tmp_path / "codes.h5").exists()
 
 
-def test_names_that_hloc_cannot_tell_apart(features, tmp_path, run):
+def test_image_names_with_the_same_group_name_are_refused(features, tmp_path, run):
     with h5py.File(features, "a") as file:
         file.copy(file["db/1.jpg"], file, "db-1.jpg")
-    told = run("match", features, "-o", tmp_path / "matches.h5", fail=True)
-    assert "db-1.jpg and db/1.jpg" in told
+    output = run("match", features, "-o", tmp_path / "matches.h5", fail=True)
+    assert "db-1.jpg and db/1.jpg" in output
     assert not (tmp_path / "matches.h5").exists()
 
 
-def test_features_are_not_replaced(features, run):
+def test_the_input_file_is_never_the_output(features, run):
     before = features.read_bytes()
     for what in ("encode", "match"):
         assert "would be replaced" in run(what, features, "-o", features, fail=True)

@@ -1,4 +1,4 @@
-"""Finding photographs: the index, `kdiffhash photos`, and the page."""
+"""The photo index, `kdiffhash photos`, and the results page."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex, HashedFeatures, HashedSIFT, load_pretrained
-from kdiffhash.hashers.stored import fingerprint
+from kdiffhash.hashers.fingerprint import fingerprint
 from kdiffhash.vision import PhotoIndex, match_photos, photo_index, read_photo
 
 NAMES = ("camera", "coins", "astronaut", "chelsea", "coffee", "brick")
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory, picture, warp):
-    """Six photographs, an index of them, and a query that shows one of them."""
+def shelf(tmp_path_factory, image_named, warp):
+    """Six photographs, their index, and a query that shows one of them."""
     root = tmp_path_factory.mktemp("shelf")
     for name in NAMES:
         path = root / "photos" / ("inner" if name == "coins" else "") / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), picture(name))
-    cv2.imwrite(str(root / "query.jpg"), warp(picture("astronaut")))
+        cv2.imwrite(str(path), image_named(name))
+    cv2.imwrite(str(root / "query.jpg"), warp(image_named("astronaut")))
     make_index(root).update(root / "photos")
     return root
 
 
 @pytest.fixture
 def folder(shelf, tmp_path):
-    """The same, to change."""
+    """A copy of the shelf that a test may change."""
     root = tmp_path / "shelf"
     shutil.copytree(shelf, root, ignore=shutil.ignore_patterns("x.index"))
     make_index(root).update(root / "photos")
@@ -68,15 +68,15 @@ def test_the_right_photograph_is_found(shelf, homography, agree):
     assert first.n_inliers == first.matches.inliers.sum() > 50
     assert all(one.n_inliers < first.n_inliers / 3 for one in others)
     assert all(one.votes < first.votes for one in others)
-    assert first.is_sure
-    assert [one.is_sure for one in others] == [one.n_inliers >= 15 for one in others]
+    assert first.is_verified
+    assert [one.is_verified for one in others] == [one.n_inliers >= 15 for one in others]
     scale = np.diag([300 / 360, 300 / 360, 1])
     reduced = np.linalg.inv(scale @ homography @ np.linalg.inv(scale))
     good = first.matches.inliers
     assert agree(first.matches.left[good], first.matches.right[good], reduced).mean() > 0.95
 
 
-def test_matches_are_those_of_the_two_photographs(shelf):
+def test_search_returns_the_matches_of_match_photos(shelf):
     index = make_index(shelf)
     query = read_photo(shelf / "query.jpg", index.features, index.size)
     for geometry in ("fundamental", "homography", "none"):
@@ -88,7 +88,7 @@ def test_matches_are_those_of_the_two_photographs(shelf):
             np.testing.assert_array_equal(found.matches.inliers, expected.inliers)
 
 
-def test_votes_are_those_of_a_plain_loop(shelf):
+def test_votes_agree_with_a_plain_loop(shelf):
     index = make_index(shelf)
     query = read_photo(shelf / "query.jpg", index.features, index.size)
     paths = sorted((shelf / "photos").rglob("*.png"))
@@ -107,11 +107,11 @@ def test_votes_are_those_of_a_plain_loop(shelf):
         assert votes.get(path.name, 0) == pytest.approx(n)
 
 
-def test_only_the_best_are_looked_at(shelf):
+def test_best_limits_the_number_of_results(shelf):
     assert len(make_index(shelf).search(shelf / "query.jpg", best=1)) == 1
 
 
-def test_an_index_is_opened_as_it_was_made(shelf):
+def test_open_restores_model_and_settings(shelf):
     index = PhotoIndex.open(shelf / "x.index")
     assert (index.size, index.features.options) == (300, {"n_features": 300})
     assert index.features.model.n_bits_ == 128
@@ -119,7 +119,7 @@ def test_an_index_is_opened_as_it_was_made(shelf):
     assert result(index.update(shelf / "photos")) == (0, 6, 0)
 
 
-def test_nothing_is_done_again(folder, monkeypatch):
+def test_unchanged_photographs_are_not_read_again(folder, monkeypatch):
     index = make_index(folder)
     before = (folder / "x.index" / "codes.index").read_bytes()
     monkeypatch.setattr(photo_index, "read_photo", None)
@@ -129,17 +129,17 @@ def test_nothing_is_done_again(folder, monkeypatch):
     assert (folder / "x.index" / "codes.index").read_bytes() == before
 
 
-def test_photographs_change_come_and_go(folder, picture):
+def test_update_follows_changed_added_and_removed_photographs(folder, image_named):
     index, photos = make_index(folder), folder / "photos"
-    cv2.imwrite(str(photos / "camera.png"), picture("gravel")[:200])
+    cv2.imwrite(str(photos / "camera.png"), image_named("gravel")[:200])
     (photos / "new").mkdir()
-    cv2.imwrite(str(photos / "new" / "rocket.png"), picture("rocket"))
+    cv2.imwrite(str(photos / "new" / "rocket.png"), image_named("rocket"))
     (photos / "brick.png").unlink()
     assert result(index.update(photos)) == (2, 4, 1)
     assert len(index) == 6
     assert found_names(index, photos / "new" / "rocket.png")[0] == "rocket"
     assert found_names(index, photos / "camera.png")[0] == "camera"
-    cv2.imwrite(str(folder / "old.png"), picture("camera"))
+    cv2.imwrite(str(folder / "old.png"), image_named("camera"))
     assert "brick" not in found_names(index, folder / "query.jpg")
     old = read_photo(folder / "old.png", index.features, index.size)
     assert all(one.n_inliers < 30 for one in index.search(old))
@@ -148,7 +148,7 @@ def test_photographs_change_come_and_go(folder, picture):
         assert len(codes) == sum(len(photo.codes) for photo in kept)
 
 
-def test_a_photograph_that_was_only_touched_is_read_again(folder):
+def test_a_photograph_with_a_new_modification_time_is_read_again(folder):
     path = folder / "photos" / "coffee.png"
     os.utime(path, ns=(10**18, 10**18))
     index = make_index(folder)
@@ -157,9 +157,9 @@ def test_a_photograph_that_was_only_touched_is_read_again(folder):
     assert result(index.update(folder / "photos")) == (0, 6, 0)
 
 
-def test_folders_do_not_disturb_each_other(folder, write, picture):
+def test_updating_one_folder_leaves_photographs_of_others(folder, write, image_named):
     index = make_index(folder)
-    other = write("other/gravel.png", picture("gravel")[:150]).parent
+    other = write("other/gravel.png", image_named("gravel")[:150]).parent
     assert result(index.update(other)) == (1, 0, 0)
     assert result(index.update(folder / "photos" / "inner")) == (0, 1, 0)
     assert len(index) == 7
@@ -168,26 +168,26 @@ def test_folders_do_not_disturb_each_other(folder, write, picture):
     assert result(index.update(folder / "photos")) == (0, 6, 0)
 
 
-def test_what_cannot_be_read_does_not_stop_the_others(folder, picture):
+def test_unreadable_photographs_are_skipped_and_reported(folder, image_named):
     index, photos = make_index(folder), folder / "photos"
     (photos / "aaa.jpg").write_text("not a photograph")
     (photos / "coffee.png").write_bytes((photos / "coffee.png").read_bytes()[:5000])
-    (photos / "notes.txt").write_text("not one that is asked for")
+    (photos / "notes.txt").write_text("not a photograph")
     (photos / "folder.png").mkdir()
     (photos / "link.png").symlink_to(photos / "nowhere.png")
-    cv2.imwrite(str(photos / "zzz.png"), picture("gravel")[:100])
+    cv2.imwrite(str(photos / "zzz.png"), image_named("gravel")[:100])
     done = index.update(photos)
     assert result(done) == (1, 5, 0)
     bad = [str((photos / name).resolve()) for name in ("aaa.jpg", "coffee.png")]
     assert sorted(done.unreadable) == bad
-    assert all("not a picture that can be read" in why for why in done.unreadable.values())
+    assert all("is not a readable image" in why for why in done.unreadable.values())
     assert len(index) == 6
     assert "coffee" not in found_names(index, folder / "query.jpg")
-    cv2.imwrite(str(photos / "coffee.png"), picture("coffee"))
+    cv2.imwrite(str(photos / "coffee.png"), image_named("coffee"))
     assert result(index.update(photos)) == (1, 6, 0)
 
 
-def test_photographs_in_which_nothing_stands_out(tmp_path, write, flat, shelf):
+def test_photographs_without_keypoints_are_indexed_but_not_searched(tmp_path, write, flat, shelf):
     index = make_index(tmp_path)
     photos = write("photos/flat.png", flat).parent
     assert result(index.update(photos)) == (1, 0, 0)
@@ -197,15 +197,15 @@ def test_photographs_in_which_nothing_stands_out(tmp_path, write, flat, shelf):
         make_index(shelf).search(photos / "flat.png")
 
 
-def break_lines(patch, after):
-    """Batches of two, and the lines of the one after so many are never written."""
+def fail_after(patch, after):
+    """Use batches of two, and fail to write the rows of the batch after the first `after`."""
     batches = []
 
     class Broken(sqlite3.Connection):
         def executemany(self, what, rows):
             if what.startswith("INSERT INTO photos"):
                 if len(batches) == after:
-                    raise OSError("the power is gone")
+                    raise OSError("power failure")
                 batches.append(rows)
             return super().executemany(what, rows)
 
@@ -214,16 +214,16 @@ def break_lines(patch, after):
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_breaking_off_between_codes_and_lines(folder, picture, monkeypatch, after):
+def test_an_interruption_before_the_rows_is_repaired(folder, image_named, monkeypatch, after):
     index, photos = make_index(folder), folder / "photos"
     for i, name in enumerate(("gravel", "rocket", "grass")):
-        cv2.imwrite(str(photos / f"new{i}.png"), picture(name)[:200])
-    cv2.imwrite(str(photos / "camera.png"), picture("camera")[:300])
+        cv2.imwrite(str(photos / f"new{i}.png"), image_named(name)[:200])
+    cv2.imwrite(str(photos / "camera.png"), image_named("camera")[:300])
     with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
         n_before = len(codes)
     with monkeypatch.context() as patch:
-        break_lines(patch, after)
-        with pytest.raises(OSError, match="the power is gone"):
+        fail_after(patch, after)
+        with pytest.raises(OSError, match="power failure"):
             index.update(photos)
     with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
         assert len(codes) > n_before
@@ -258,12 +258,12 @@ def test_another_model_size_or_number_of_features_is_refused(folder):
     assert {p: p.read_bytes() for p in (folder / "x.index").iterdir()} == before
 
 
-def test_the_codes_know_their_model_and_old_fingerprints_of_it_are_accepted(folder, monkeypatch):
+def test_old_fingerprints_of_the_same_model_are_accepted(folder, monkeypatch):
     index = make_index(folder)
     with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
         assert codes.model == fingerprint(index.features.model)
-    with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as lines, lines:
-        lines.execute("UPDATE settings SET value = 'old' WHERE name = 'model'")
+    with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection, connection:
+        connection.execute("UPDATE settings SET value = 'old' WHERE name = 'model'")
     with pytest.raises(ValueError, match="another model"):
         index.update(folder / "photos")
     same = photo_index.is_same_model
@@ -272,7 +272,7 @@ def test_the_codes_know_their_model_and_old_fingerprints_of_it_are_accepted(fold
     assert found_names(index, folder / "query.jpg")[0] == "astronaut"
 
 
-def test_features_of_another_kind(tmp_path, shelf):
+def test_an_index_of_other_features_is_not_opened_as_sift(tmp_path, shelf):
     features = HashedFeatures(cv2.SIFT_create(nfeatures=100), load_pretrained("sift", 64))
     index = PhotoIndex(tmp_path / "x.index", features, size=None)
     assert result(index.update(shelf / "photos")) == (6, 0, 0)
@@ -281,7 +281,7 @@ def test_features_of_another_kind(tmp_path, shelf):
         PhotoIndex.open(tmp_path / "x.index")
 
 
-def test_all_keypoints_at_full_size(tmp_path, shelf):
+def test_full_size_and_all_keypoints_are_restored(tmp_path, shelf):
     index = PhotoIndex(tmp_path / "x.index", HashedSIFT(64), size=None)
     index.update(shelf / "photos" / "inner")
     again = PhotoIndex.open(tmp_path / "x.index")
@@ -289,13 +289,13 @@ def test_all_keypoints_at_full_size(tmp_path, shelf):
     assert len(again) == 1
 
 
-def test_a_folder_of_something_else_is_not_touched(tmp_path, shelf):
+def test_a_folder_with_other_content_is_refused(tmp_path, shelf):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("dear reader")
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="contains something else"):
         make_index(tmp_path, name="taken").update(shelf / "photos")
     assert [p.name for p in (tmp_path / "taken").iterdir()] == ["letter.txt"]
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="contains something else"):
         make_index(tmp_path / "taken", name="letter.txt").update(shelf / "photos")
     assert (tmp_path / "taken" / "letter.txt").read_text() == "dear reader"
     (tmp_path / "empty").mkdir()
@@ -303,7 +303,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path, shelf):
     assert (tmp_path / "empty" / "photos.sqlite").exists()
 
 
-def test_no_photographs_make_no_index(tmp_path):
+def test_a_folder_without_photographs_creates_no_index(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "notes.txt").touch()
     with pytest.raises(ValueError, match="no photographs in"):
@@ -313,7 +313,7 @@ def test_no_photographs_make_no_index(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["photos"]
 
 
-def test_a_missing_or_damaged_index_is_told(folder, tmp_path):
+def test_a_missing_or_damaged_index_is_reported(folder, tmp_path):
     for work in (
         lambda: PhotoIndex.open(tmp_path / "nothing"),
         lambda: len(make_index(tmp_path)),
@@ -331,12 +331,12 @@ def sources(page):
     return re.findall(r"""src\s*=\s*["']?([^"'\s>]*)""", page)
 
 
-def test_the_commands(shelf, tmp_path, run):
+def test_the_commands_index_and_search(shelf, tmp_path, run):
     where = ("--index", tmp_path / "y.index")
     options = ("--features", 300, "--size", 300)
-    told = run("index", shelf / "photos", *where, *options, "--json")
-    assert told.pop("seconds") >= 0
-    assert told == {
+    output = run("index", shelf / "photos", *where, *options, "--json")
+    assert output.pop("seconds") >= 0
+    assert output == {
         "index": str(tmp_path / "y.index"),
         "photographs": 6,
         "added": 6,
@@ -346,19 +346,20 @@ def test_the_commands(shelf, tmp_path, run):
     }
     assert run("index", shelf / "photos", *where, *options, "--json")["unchanged"] == 6
     page = tmp_path / "page.html"
-    told = run("search", shelf / "query.jpg", *where, "--best", 3, "-o", page, "--json")
+    output = run("search", shelf / "query.jpg", *where, "--best", 3, "-o", page, "--json")
     expected = make_index(shelf).search(shelf / "query.jpg", best=3)
-    assert (told["query"], told["photographs"]) == (str(shelf / "query.jpg"), 6)
-    assert told["page"] == str(page.resolve())
-    assert [row["photograph"] for row in told["rows"]] == [str(one.path) for one in expected]
-    assert [row["sure"] for row in told["rows"]] == ["yes" if o.is_sure else "no" for o in expected]
-    assert [row["inliers"] for row in told["rows"]] == [one.n_inliers for one in expected]
-    assert [row["matches"] for row in told["rows"]] == [len(o.matches.pairs) for o in expected]
+    assert (output["query"], output["photographs"]) == (str(shelf / "query.jpg"), 6)
+    assert output["page"] == str(page.resolve())
+    assert [row["photograph"] for row in output["rows"]] == [str(one.path) for one in expected]
+    verified = ["yes" if one.is_verified else "no" for one in expected]
+    assert [row["verified"] for row in output["rows"]] == verified
+    assert [row["inliers"] for row in output["rows"]] == [one.n_inliers for one in expected]
+    assert [row["matches"] for row in output["rows"]] == [len(o.matches.pairs) for o in expected]
     assert "astronaut.png" in run("search", shelf / "query.jpg", *where, "-o", page)
     assert "unchanged: 6" in run("index", shelf / "photos", *where, *options)
 
 
-def test_the_page_needs_no_other_file(shelf, tmp_path, run):
+def test_the_page_is_self_contained(shelf, tmp_path, run):
     page = tmp_path / "page.html"
     run("search", shelf / "query.jpg", "--index", shelf / "x.index", "--best", 4, "-o", page)
     text = page.read_text(encoding="utf-8")
@@ -376,10 +377,10 @@ def test_the_page_needs_no_other_file(shelf, tmp_path, run):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
-def test_names_on_the_page_are_escaped(tmp_path, write, picture, run):
+def test_names_on_the_page_are_escaped(tmp_path, write, image_named, run):
     name = """<b onclick='x'>&"1".png"""
-    photos = write(f"photos/{name}", picture()).parent
-    query = write("<script>alert(1)<!--.png", picture())
+    photos = write(f"photos/{name}", image_named()).parent
+    query = write("<script>alert(1)<!--.png", image_named())
     where = ("--index", tmp_path / "x.index")
     run("index", photos, *where)
     run("search", query, *where, "-o", tmp_path / "page.html")
@@ -392,7 +393,7 @@ def test_names_on_the_page_are_escaped(tmp_path, write, picture, run):
     assert all(source.startswith("data:") for source in sources(text))
 
 
-def test_a_photograph_that_is_gone_is_told_on_the_page(folder, run):
+def test_the_page_reports_a_deleted_photograph(folder, run):
     (folder / "photos" / "astronaut.png").unlink()
     page = folder / "page.html"
     run("search", folder / "query.jpg", "--index", folder / "x.index", "--best", 2, "-o", page)
@@ -401,55 +402,57 @@ def test_a_photograph_that_is_gone_is_told_on_the_page(folder, run):
     assert len(sources(text)) == 1
 
 
-def test_one_s_own_model(shelf, tmp_path, run):
+def test_the_index_command_accepts_a_custom_model(shelf, tmp_path, run):
     load_pretrained("sift", 64).save(tmp_path / "own")
     where = ("--index", tmp_path / "y.index")
     run("index", shelf / "photos", *where, "--model", tmp_path / "own", "--features", 200)
     assert PhotoIndex.open(tmp_path / "y.index").features.model.n_bits_ == 64
-    told = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
-    assert told["rows"][0]["photograph"].endswith("astronaut.png")
+    output = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
+    assert output["rows"][0]["photograph"].endswith("astronaut.png")
 
 
-def test_a_page_of_nothing(tmp_path, write, flat, shelf, run):
+def test_a_search_without_results_writes_a_page(tmp_path, write, flat, shelf, run):
     where = ("--index", tmp_path / "x.index")
     run("index", write("photos/flat.png", flat).parent, *where)
-    told = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
-    assert told["rows"] == []
-    assert "None of the photographs" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    output = run("search", shelf / "query.jpg", *where, "-o", tmp_path / "page.html", "--json")
+    assert output["rows"] == []
+    assert "No photograph in the index" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_what_goes_wrong_is_said(shelf, tmp_path, write, flat, run):
+def test_wrong_arguments_are_reported(shelf, tmp_path, write, flat, run):
     page, where = tmp_path / "page.html", ("--index", shelf / "x.index")
     plain = write("flat.png", flat)
     (tmp_path / "text.jpg").write_text("not a photograph")
     files = set(tmp_path.iterdir())
     assert "flat.png has no keypoints" in run("search", plain, *where, "-o", page, fail=True)
-    told = run("search", tmp_path / "text.jpg", *where, "-o", page, fail=True)
-    assert "text.jpg is not a picture" in told
+    output = run("search", tmp_path / "text.jpg", *where, "-o", page, fail=True)
+    assert "text.jpg is not a readable image" in output
     assert "No such file" in run("search", tmp_path / "no.jpg", *where, "-o", page, fail=True)
     missing = ("--index", tmp_path / "no.index")
-    told = run("search", shelf / "query.jpg", *missing, "-o", page, fail=True)
-    assert f"there is no index of photographs: {tmp_path / 'no.index'}" in told
+    output = run("search", shelf / "query.jpg", *missing, "-o", page, fail=True)
+    assert f"there is no index of photographs: {tmp_path / 'no.index'}" in output
     nowhere = tmp_path / "nowhere" / "page.html"
     assert "does not exist" in run("search", shelf / "query.jpg", "-o", nowhere, fail=True)
     assert "not a folder" in run("index", tmp_path / "nowhere", *missing, fail=True)
-    told = run("index", shelf / "photos", *where, "--features", 300, fail=True)
-    assert "another size (300, now 1600)" in told
-    assert "something else" in run("index", shelf / "photos", "--index", tmp_path, fail=True)
+    output = run("index", shelf / "photos", *where, "--features", 300, fail=True)
+    assert "another size (300, now 1600)" in output
+    assert "contains something else" in run(
+        "index", shelf / "photos", "--index", tmp_path, fail=True
+    )
     assert set(tmp_path.iterdir()) == files
 
 
-def test_unreadable_photographs_are_listed(tmp_path, write, picture, run):
-    photos = write("photos/good.png", picture()).parent
+def test_unreadable_photographs_are_listed(tmp_path, write, image_named, run):
+    photos = write("photos/good.png", image_named()).parent
     (photos / "bad.jpg").write_text("not a photograph")
-    told = run("index", photos, "--index", tmp_path / "x.index", "--json")
-    assert (told["photographs"], told["added"]) == (1, 1)
-    (row,) = told["rows"]
+    output = run("index", photos, "--index", tmp_path / "x.index", "--json")
+    assert (output["photographs"], output["added"]) == (1, 1)
+    (row,) = output["rows"]
     assert row["unreadable"] == str((photos / "bad.jpg").resolve())
-    assert "not a picture" in row["why"]
+    assert "not a readable image" in row["why"]
 
 
-def test_codes_that_were_lost_are_made_again(folder):
+def test_a_lost_file_of_codes_is_rebuilt(folder):
     (folder / "x.index" / "codes.index").unlink()
     index = make_index(folder)
     assert result(index.update(folder / "photos")) == (6, 0, 0)
@@ -457,12 +460,12 @@ def test_codes_that_were_lost_are_made_again(folder):
     assert result(index.update(folder / "photos")) == (0, 6, 0)
 
 
-def test_numbers_of_photographs_are_not_used_again(folder):
+def test_numbers_of_photographs_are_never_reused(folder):
     index = make_index(folder)
 
     def numbers():
-        with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as lines:
-            return {number for (number,) in lines.execute("SELECT number FROM photos")}
+        with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection:
+            return {number for (number,) in connection.execute("SELECT number FROM photos")}
 
     before = numbers()
     gone = max((folder / "photos").glob("*.png"), key=lambda path: path.name)
@@ -476,7 +479,7 @@ def test_numbers_of_photographs_are_not_used_again(folder):
     assert max(numbers()) > max(before)
 
 
-def test_options_of_sift_are_kept(tmp_path, shelf):
+def test_sift_options_are_restored(tmp_path, shelf):
     made = PhotoIndex(tmp_path / "x.index", HashedSIFT(64, 100, contrastThreshold=0.2))
     made.update(shelf / "photos" / "inner")
     again = PhotoIndex.open(tmp_path / "x.index")
@@ -485,14 +488,14 @@ def test_options_of_sift_are_kept(tmp_path, shelf):
     assert sizes[0] == sizes[1] < 100
 
 
-def test_a_database_of_someone_else_is_left_alone(tmp_path, shelf):
+def test_a_database_of_another_program_is_left_unchanged(tmp_path, shelf):
     folder = tmp_path / "mine"
     folder.mkdir()
     with closing(sqlite3.connect(folder / "photos.sqlite")) as mine:
         mine.execute("CREATE TABLE photos (title TEXT)")
         mine.commit()
     before = (folder / "photos.sqlite").read_bytes()
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="contains something else"):
         make_index(tmp_path, name="mine").update(shelf / "photos")
     assert [path.name for path in folder.iterdir()] == ["photos.sqlite"]
     assert (folder / "photos.sqlite").read_bytes() == before

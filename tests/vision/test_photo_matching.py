@@ -1,4 +1,4 @@
-"""Two photographs: matches, geometry, pictures of them, and `kdiffhash match`."""
+"""Matching two photographs, drawing the matches, and `kdiffhash match`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from PIL import Image
 
 from kdiffhash import HashedSIFT, load_pretrained, match_codes
 from kdiffhash.study.baselines import RandomHyperplaneHash
-from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_picture
-from kdiffhash.vision.peers import match_with
-from kdiffhash.vision.photos import read_image, verify_matches
+from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_image
+from kdiffhash.vision.opencv_baselines import match_with
+from kdiffhash.vision.photo_matching import read_image, verify_matches
 
 CORNERS = np.array([[0, 0], [359, 0], [0, 359], [359, 359]], float)
 
@@ -29,8 +29,8 @@ def photos(two_photos):
     return [read_photo(path, HashedSIFT()) for path in two_photos]
 
 
-def through(H, places):
-    moved = np.column_stack([places, np.ones(len(places))]) @ H.T
+def through(H, positions):
+    moved = np.column_stack([positions, np.ones(len(positions))]) @ H.T
     return moved[:, :2] / moved[:, 2:]
 
 
@@ -49,16 +49,16 @@ def is_red(pixels):
     return (red > green + 60) & (red > blue + 60)
 
 
-def test_a_photo_has_its_keypoints_and_codes(two_photos, picture):
+def test_read_photo_returns_keypoints_and_codes(two_photos, image_named):
     photo = read_photo(two_photos[0], HashedSIFT(128))
-    keypoints, codes = HashedSIFT(128).detectAndCompute(picture())
+    keypoints, codes = HashedSIFT(128).detectAndCompute(image_named())
     assert photo.name == "a.png"
-    np.testing.assert_array_equal(photo.image, picture())
+    np.testing.assert_array_equal(photo.image, image_named())
     np.testing.assert_array_equal(photo.points, np.float32([k.pt for k in keypoints]))
     np.testing.assert_array_equal(photo.codes, codes)
 
 
-def test_a_homography_is_found(photos, homography, agree):
+def test_a_homography_is_estimated(photos, homography, agree):
     found = match_photos(*photos, geometry="homography")
     good = agree(found.left, found.right)
     assert found.inliers.sum() > 150
@@ -68,7 +68,7 @@ def test_a_homography_is_found(photos, homography, agree):
     assert np.linalg.norm(error, axis=1).max() < 2
 
 
-def test_an_epipolar_geometry_is_found(photos, agree):
+def test_a_fundamental_matrix_is_estimated(photos, agree):
     found = match_photos(*photos)
     assert found.inliers.sum() > 150
     assert agree(found.left, found.right)[found.inliers].mean() > 0.95
@@ -80,7 +80,7 @@ def test_an_epipolar_geometry_is_found(photos, agree):
     assert match_photos(*photos, tolerance=1e-3).inliers.sum() < found.inliers.sum()
 
 
-def test_matches_without_a_geometry(photos):
+def test_geometry_none_keeps_all_matches(photos):
     a, b = photos
     found = match_photos(a, b, ratio=0.7, geometry="none", n_jobs=1)
     expected = match_codes(a.codes, b.codes, ratio=0.7).pairs
@@ -92,19 +92,19 @@ def test_matches_without_a_geometry(photos):
     assert len(match_photos(a, b, ratio=None, geometry="none").pairs) > len(expected)
 
 
-def test_the_same_photographs_give_the_same_matches(photos):
+def test_matching_is_deterministic(photos):
     first, second = (match_photos(*photos) for _ in range(2))
     np.testing.assert_array_equal(first.inliers, second.inliers)
     np.testing.assert_array_equal(first.model, second.model)
 
 
 @pytest.mark.parametrize("geometry", ["fundamental", "homography"])
-def test_few_matches_have_no_geometry(two_photos, write, flat, geometry):
+def test_too_few_matches_give_no_geometry(two_photos, write, flat, geometry):
     some = [read_photo(path, HashedSIFT(n_features=5)) for path in two_photos]
     found = match_photos(*some, geometry=geometry)
     assert 0 < len(found.pairs) < 8
-    nothing = read_photo(write("flat.png", flat), HashedSIFT())
-    none = match_photos(some[0], nothing, geometry=geometry)
+    empty = read_photo(write("flat.png", flat), HashedSIFT())
+    none = match_photos(some[0], empty, geometry=geometry)
     assert none.pairs.shape == (0, 2)
     for matches in (found, none):
         assert not matches.inliers.any()
@@ -112,22 +112,22 @@ def test_few_matches_have_no_geometry(two_photos, write, flat, geometry):
         assert matches.model is None
 
 
-def test_places_that_tell_nothing_have_no_geometry(photos):
+def test_coincident_positions_give_no_geometry(photos):
     a, b = (replace(photo, points=np.full_like(photo.points, 7)) for photo in photos)
     for geometry in ("fundamental", "homography"):
         assert not match_photos(a, b, geometry=geometry).inliers.any()
 
 
-def test_another_geometry_is_refused(photos):
+def test_an_unknown_geometry_is_refused(photos):
     with pytest.raises(ValueError, match="fundamental, homography or none, got 'affine'"):
         match_photos(*photos, geometry="affine")
 
 
-def test_large_photographs_are_reduced(picture, write):
-    path = write("a.png", picture()[:240])
+def test_large_photographs_are_reduced(image_named, write):
+    path = write("a.png", image_named()[:240])
     reduced = read_photo(path, HashedSIFT(), size=180)
     assert reduced.image.shape == (120, 180)
-    half = picture()[:240].reshape(120, 2, 180, 2).mean(axis=(1, 3))
+    half = image_named()[:240].reshape(120, 2, 180, 2).mean(axis=(1, 3))
     assert np.abs(reduced.image - half).max() <= 0.5
     assert reduced.points[:, 0].max() < 180
     assert read_image(path, 400).shape == read_image(path, None).shape == (240, 360)
@@ -149,26 +149,26 @@ UPRIGHT = {
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-def test_photographs_are_turned_upright(picture, tmp_path, orientation):
-    stored = picture("coins")
+def test_exif_orientation_is_applied(image_named, tmp_path, orientation):
+    stored = image_named("coins")
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
     np.testing.assert_array_equal(read_image(tmp_path / "a.png"), UPRIGHT[orientation](stored))
 
 
-def test_a_camera_s_jpeg_is_turned_upright(picture, tmp_path):
+def test_exif_orientation_is_applied_to_jpeg(image_named, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    stored = Image.fromarray(picture("coins"))
+    stored = Image.fromarray(image_named("coins"))
     stored.save(tmp_path / "plain.jpg")
     stored.save(tmp_path / "turned.jpg", exif=exif)
     plain, turned = (read_image(tmp_path / f"{name}.jpg") for name in ("plain", "turned"))
     np.testing.assert_array_equal(turned, np.rot90(plain, -1))
 
 
-def test_colour_and_sixteen_bits_are_read(picture, tmp_path):
-    image = picture()
+def test_colour_and_16_bit_images_are_read(image_named, tmp_path):
+    image = image_named()
     Image.fromarray(np.dstack([image] * 3)).save(tmp_path / "colour.png")
     Image.fromarray(image.astype(np.uint16) * 257).save(tmp_path / "deep.png")
     for name in ("colour", "deep"):
@@ -196,19 +196,19 @@ def test_inliers_are_drawn_green_over_red():
     assert (named[:44] < 100).any()
 
 
-def test_no_matches_are_drawn_too():
+def test_an_empty_set_of_matches_is_drawn():
     a = np.zeros((50, 60), np.uint8)
     drawn = draw_matches(a, a, matches_of(np.empty((0, 2)), np.empty((0, 2)), []))
     assert drawn.shape == (50, 128, 3)
     assert not is_green(drawn).any()
 
 
-def test_of_many_matches_some_are_drawn():
-    places = np.column_stack([np.full(1000, 50), 4 * np.arange(1000)])
+def test_a_sample_of_many_matches_is_drawn():
+    positions = np.column_stack([np.full(1000, 50), 4 * np.arange(1000)])
     inliers = np.arange(1000) % 4 > 0
     a = np.zeros((4000, 100), np.uint8)
-    drawn = draw_matches(a, a, matches_of(places, places, inliers))
-    between = drawn[places[:, 1], 104]
+    drawn = draw_matches(a, a, matches_of(positions, positions, inliers))
+    between = drawn[positions[:, 1], 104]
     n_green, n_red = is_green(between).sum(), is_red(between).sum()
     assert 200 < n_green + n_red <= 400
     assert abs(n_green / (n_green + n_red) - 0.75) < 0.01
@@ -222,28 +222,28 @@ def test_large_photographs_are_drawn_smaller():
     assert is_green(drawn[40, 1008 + 20])
 
 
-def test_pictures_are_written(tmp_path):
+def test_images_are_written_as_png_or_jpeg(tmp_path):
     drawn = draw_matches(*[np.zeros((50, 60), np.uint8)] * 2, matches_of([[9, 9]], [[9, 9]], [1]))
     for name in ("a.png", "b.jpg", "c.jpeg", "D.PNG"):
-        write_picture(drawn, tmp_path / name)
+        write_image(drawn, tmp_path / name)
         again = cv2.imread(str(tmp_path / name))
         assert again.shape == drawn.shape
         if name.lower().endswith("png"):
             np.testing.assert_array_equal(again, drawn)
-    write_picture(drawn[:20], tmp_path / "a.png")
+    write_image(drawn[:20], tmp_path / "a.png")
     assert cv2.imread(str(tmp_path / "a.png")).shape == (20, 128, 3)
     for name in ("a.gif", "a.html", "a"):
         with pytest.raises(ValueError, match=r"\.png or \.jpg"):
-            write_picture(drawn, tmp_path / name)
+            write_image(drawn, tmp_path / name)
     assert {p.name for p in tmp_path.iterdir()} == {"a.png", "b.jpg", "c.jpeg", "D.PNG"}
 
 
-def test_the_command(two_photos, photos, tmp_path, run):
-    told = run(*two_photos, "--json")
+def test_the_command_matches_and_draws(two_photos, photos, tmp_path, run):
+    output = run(*two_photos, "--json")
     found = match_photos(*photos)
-    assert (told["a"], told["b"]) == tuple(map(str, two_photos))
-    assert told["geometry"] == "fundamental"
-    (row,) = told["rows"]
+    assert (output["a"], output["b"]) == tuple(map(str, two_photos))
+    assert output["geometry"] == "fundamental"
+    (row,) = output["rows"]
     assert row.pop("matching_ms") >= 0
     assert row == {
         "method": "kdiffhash, 256 bits",
@@ -261,23 +261,23 @@ def test_the_command(two_photos, photos, tmp_path, run):
     assert "kdiffhash, 256 bits" in run(*two_photos)
 
 
-def test_options_of_the_command(two_photos, run):
+def test_the_command_passes_its_options_on(two_photos, run):
     options = "--bits 128 --features 100 --size 200 --ratio 0.7 --tolerance 1 --jobs 1"
-    told = run(*two_photos, *options.split(), "--geometry", "homography", "--json")
+    output = run(*two_photos, *options.split(), "--geometry", "homography", "--json")
     a, b = (read_photo(path, HashedSIFT(128, 100), 200) for path in two_photos)
     found = match_photos(a, b, ratio=0.7, geometry="homography", tolerance=1)
-    (row,) = told["rows"]
+    (row,) = output["rows"]
     assert row["method"] == "kdiffhash, 128 bits"
     assert (row["features_a"], row["features_b"]) == (len(a.codes), len(b.codes))
     assert (row["matches"], row["inliers"]) == (len(found.pairs), found.inliers.sum())
-    told = run(*two_photos, "--geometry", "none", "--json")
-    assert told["rows"][0]["inliers"] is None
+    output = run(*two_photos, "--geometry", "none", "--json")
+    assert output["rows"][0]["inliers"] is None
 
 
-def test_comparing_with_others(two_photos, tmp_path, run):
-    told = run(*two_photos, "--compare", "-o", tmp_path / "all.jpg", "--json")
-    assert [row["method"] for row in told["rows"]] == ["kdiffhash, 256 bits", "SIFT", "ORB"]
-    ours, sift, orb = told["rows"]
+def test_compare_adds_sift_and_orb(two_photos, tmp_path, run):
+    output = run(*two_photos, "--compare", "-o", tmp_path / "all.jpg", "--json")
+    assert [row["method"] for row in output["rows"]] == ["kdiffhash, 256 bits", "SIFT", "ORB"]
+    ours, sift, orb = output["rows"]
     assert ours["features_a"] == sift["features_a"]
     for row in (ours, sift, orb):
         assert 20 < row["inliers"] <= row["matches"] <= row["features_a"]
@@ -285,11 +285,11 @@ def test_comparing_with_others(two_photos, tmp_path, run):
     assert image.shape == (3 * (44 + 360), 360 + 8 + 360, 3)
 
 
-def test_others_are_matched_as_a_plain_loop_does(two_photos):
+def test_baseline_matches_agree_with_a_plain_loop(two_photos):
     a, b = (read_image(path) for path in two_photos)
-    peer = match_with("SIFT", a, b, 150, "none", 2.0)
+    baseline = match_with("SIFT", a, b, 150, "none", 2.0)
     left, right = (cv2.SIFT_create(150).detectAndCompute(i, None)[1] for i in (a, b))
-    assert peer.n_features == (len(left), len(right))
+    assert baseline.n_features == (len(left), len(right))
     table = np.linalg.norm(left[:, None] - right[None], axis=2)
     expected = []
     for i, row in enumerate(table):
@@ -297,33 +297,33 @@ def test_others_are_matched_as_a_plain_loop_does(two_photos):
         if row[first] < 0.8 * row[second] and np.argmin(table[:, first]) == i:
             expected.append([i, int(first)])
     assert len(expected) > 30
-    assert peer.matches.pairs.tolist() == expected
+    assert baseline.matches.pairs.tolist() == expected
 
 
-def test_others_find_nothing_where_there_is_nothing(flat, picture):
+def test_baselines_find_no_matches_without_texture(flat, image_named):
     for name in ("SIFT", "ORB"):
-        for a, b in ((flat, picture()), (picture(), flat)):
-            peer = match_with(name, a, b, 0, "fundamental", 2.0)
-            assert peer.matches.pairs.shape == (0, 2)
-            assert 0 in peer.n_features
+        for a, b in ((flat, image_named()), (image_named(), flat)):
+            baseline = match_with(name, a, b, 0, "fundamental", 2.0)
+            assert baseline.matches.pairs.shape == (0, 2)
+            assert 0 in baseline.n_features
 
 
-def test_one_s_own_model(two_photos, tmp_path, run):
+def test_the_command_accepts_a_custom_model(two_photos, tmp_path, run):
     load_pretrained("sift", 64).save(tmp_path / "own")
     for own, options in (((), ("--bits", 64)), (("--bits", 40), ("--bits", 40))):
-        told = run(*two_photos, "--model", tmp_path / "own", *own, "--json")
+        output = run(*two_photos, "--model", tmp_path / "own", *own, "--json")
         expected = run(*two_photos, *options, "--json")
-        for row in (told["rows"][0], expected["rows"][0]):
+        for row in (output["rows"][0], expected["rows"][0]):
             del row["matching_ms"]
-        assert told == expected
+        assert output == expected
     rows = np.random.default_rng(0).normal(size=(100, 12))
     narrow = RandomHyperplaneHash(64, random_state=0).fit(rows, np.arange(100) // 2)
     narrow.save(tmp_path / "narrow")
-    told = run(*two_photos, "--model", tmp_path / "narrow", fail=True)
-    assert "12 features" in told
+    output = run(*two_photos, "--model", tmp_path / "narrow", fail=True)
+    assert "12 features" in output
 
 
-def test_what_goes_wrong_is_said(two_photos, flat, write, tmp_path, run):
+def test_wrong_arguments_are_reported_and_leave_no_file(two_photos, flat, write, tmp_path, run):
     good, jpeg = two_photos
     out = tmp_path / "out.png"
     cut = tmp_path / "cut.jpg"
@@ -337,28 +337,28 @@ def test_what_goes_wrong_is_said(two_photos, flat, write, tmp_path, run):
     files = set(tmp_path.iterdir())
     for bad in (cut, text, empty, folder):
         for both in ((bad, good), (good, bad)):
-            told = run(*both, "--out", out, fail=True)
-            assert f"{bad} is not a picture that can be read" in told
+            output = run(*both, "--out", out, fail=True)
+            assert f"{bad} is not a readable image" in output
     missing = tmp_path / "missing.jpg"
     assert f"No such file or directory: {missing}" in run(missing, good, "-o", out, fail=True)
     assert set(tmp_path.iterdir()) == files
     plain = write("flat.png", flat)
     assert "flat.png has no keypoints" in run(good, plain, "--out", out, fail=True)
     assert ".png or .jpg" in run(missing, jpeg, "--out", tmp_path / "out.gif", fail=True)
-    told = run(good, jpeg, "--out", tmp_path / "nowhere" / "out.png", fail=True)
-    assert "nowhere does not exist" in told
+    output = run(good, jpeg, "--out", tmp_path / "nowhere" / "out.png", fail=True)
+    assert "nowhere does not exist" in output
     assert "is a folder" in run(good, jpeg, "--out", folder, fail=True)
     assert "1..512" in run(good, jpeg, "--bits", 513, fail=True)
     assert set(tmp_path.iterdir()) == {*files, plain}
 
 
-def test_an_old_picture_stays_if_something_goes_wrong(two_photos, tmp_path, run):
+def test_a_failed_run_keeps_the_existing_image(two_photos, tmp_path, run):
     (tmp_path / "out.png").write_bytes(b"old")
     run(two_photos[0], tmp_path / "missing.jpg", "-o", tmp_path / "out.png", fail=True)
     assert (tmp_path / "out.png").read_bytes() == b"old"
 
 
-def test_matches_are_verified_where_magsac_fails(monkeypatch, homography):
+def test_verification_falls_back_where_magsac_fails(monkeypatch, homography):
     rng = np.random.default_rng(0)
     left = rng.uniform(20, 300, (80, 2)).astype(np.float32)
     moved = np.column_stack([left, np.ones(80)]) @ homography.T

@@ -7,9 +7,14 @@ import sys
 
 import typer
 
-from . import commands, data, index, pg, photos, reconstruction
-from .info import info
-from .study import repeat_options, study
+from . import data_commands as data
+from . import index_commands as index
+from . import model_commands as commands
+from . import pg_commands as pg
+from . import photo_commands as photos
+from . import reconstruction_commands as reconstruction
+from .info_command import info
+from .study_command import repeat_options, study
 
 app = typer.Typer(
     name="kdiffhash",

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import hamming, truncate
+from ..evaluate.bootstrap import bootstrap
+from ..evaluate.pair_distances import euclidean
+from ..evaluate.roc import RATES, Roc, roc
 from ..hashers import BaseHasher
-from ..metrics import Roc, bootstrap, roc
-from ..preprocess import Preprocess
-from ..study.measure import RATES, euclidean
+from ..learn.preprocess import Preprocess
 from .inputs import Data, pairs_of
 
 _RATES: dict[str, Callable[[Roc], float]] = {**RATES, "eer": lambda curve: curve.eer}
@@ -52,9 +53,9 @@ def evaluate_model(
         size = 8 * data.rows.dtype.itemsize * data.rows.shape[1]
         distances[name, size] = euclidean(rows, members.reshape(-1, 2), kind)
 
-    things = None if data.labels is None else np.asarray(data.labels)[pairs]
-    if things is not None and np.any(things[similar, 0] != things[similar, 1]):
-        things = None  # pairs of the input's own, which labels do not explain
+    objects = None if data.labels is None else np.asarray(data.labels)[pairs]
+    if objects is not None and np.any(objects[similar, 0] != objects[similar, 1]):
+        objects = None  # pairs of the input's own, which labels do not explain
     table = []
     for (name, n_bits), values in distances.items():
         row: dict[str, Any] = {"method": name, "n_bits": n_bits}
@@ -62,9 +63,9 @@ def evaluate_model(
             at = rate_name.removeprefix("fnr_at_")
             if at != rate_name and float(at) * (~similar).sum() < 3:
                 row[rate_name] = None  # too few negatives to tell
-            elif n_resamples and things is not None and rate_name in ("fnr_at_1e-3", "fpr95"):
+            elif n_resamples and objects is not None and rate_name in ("fnr_at_1e-3", "fpr95"):
                 interval = bootstrap(
-                    rate, values, similar, things, n_resamples=n_resamples, random_state=seed
+                    rate, values, similar, objects, n_resamples=n_resamples, random_state=seed
                 )
                 row[rate_name] = interval.value
                 row[f"{rate_name}_interval"] = [interval.low, interval.high]

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets import Scene, load_scene
-from ..datasets.scene import find_scene
-from ..files import open_npy
-from ..pairs import Pairs, Similar, check_pairs, draw_pairs
+from .._util.files import open_npy
+from ..datasets import Scene, find_scene, load_scene
+from ..learn.pairs import Pairs, Similar, check_pairs, draw_pairs
 from ..shards import Shards, is_shards, open_shards
 from ..shards.numpy_files import read_npz
-from ..shards.shard import numbered_apart
+from ..shards.shard import number_consecutively
 
 Array = NDArray[Any]
 
@@ -35,7 +34,7 @@ class Data:
         """The labels, or an error that says where to give them."""
         if self.labels is None:
             raise ValueError(
-                f"{what} needs the id of the thing each row shows: give --labels FILE.npy, files "
+                f"{what} needs the id of the object each row shows: give --labels FILE.npy, files "
                 "with arrays or columns X and y (or X, pairs and similar), NAME.labels.npy beside "
                 "NAME.npy, or a scene folder"
             )
@@ -94,7 +93,7 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
 
 
 def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
-    """Open inputs together; the ids of different inputs are different things."""
+    """Open inputs together; the ids of different inputs are different objects."""
     if len(paths) == 1:
         return read_data(paths[0], labels, descriptor)
     if labels is not None:
@@ -109,8 +108,8 @@ def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
     groups_of = [part.groups for part in parts if part.groups is not None]
     return Data(
         shards_of(paths, descriptor),
-        labels=numbered_apart(labels_of),
-        groups=numbered_apart(groups_of) if len(groups_of) == len(parts) else None,
+        labels=number_consecutively(labels_of),
+        groups=number_consecutively(groups_of) if len(groups_of) == len(parts) else None,
     )
 
 

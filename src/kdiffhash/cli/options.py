@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..progress import shown
+from .._util.progress import shown
 
 
 def _show_progress(context: typer.Context, as_json: bool) -> bool:

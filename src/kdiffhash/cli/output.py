@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..files import json_ready
+from .._util.files import json_ready
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:

@@ -1,9 +1,10 @@
-"""Data to learn from and to test on: patches around 3D points, and how to get them."""
+"""Training and test data: scenes of patches around 3D points, downloaded, built or embedded."""
 
 from .build import build_scene
-from .descriptors import describe_patches, describe_scene
+from .descriptors import describe_patches
 from .fetch import FetchError, fetch_scene
-from .scene import Scene, find_scene, load_scene
+from .named_scenes import describe_scene, find_scene, load_scene
+from .scene import Scene
 from .sheets import PatchSheets
 from .views import Views, load_views
 

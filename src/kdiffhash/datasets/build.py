@@ -1,8 +1,8 @@
-"""A scene from photographs: patches around points that structure from motion has placed.
+"""Build a scene from photographs: patches around the 3D points of structure from motion.
 
-A point's patches come from the photographs in which its keypoint was found and matched, and also
-from those where it was missed although the geometry says that it is visible. Without the latter the
-positives would be those that SIFT matches anyway, far too easy to learn anything from.
+A point's patches come from the photographs in which its keypoint was detected and matched, and also
+from photographs in which it was not, although the geometry says that it is visible. Without the
+latter, the positive pairs would be only those that SIFT matches anyway, which teach little.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..progress import progress
+from .._util.progress import progress
 from .descriptors import describe_patches
 from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
-from .pictures import list_photos, read_grey
-from .reconstruct import Model, Photo, Places, read_model, reconstruct
-from .scene import MADE_BY, Scene, load_scene, read_meta, write_scene
+from .images import list_photos, read_grey
+from .reconstruct import Model, Photo, Vectors, read_model, reconstruct
+from .scene import MADE_BY, Scene, read_meta, read_scene, write_scene
 from .sheets import Pixels
 
-_NEIGHBOURS = 12  # points that tell about the surface around a point
-_NEIGHBOURS_SEEN = 4  # so many of them must be seen in a photograph to tell that it shows the place
-_STEEPEST = np.deg2rad(70)  # between a surface's normal and the line of sight
-_FARTHEST_TURN = np.deg2rad(40)  # between the lines of sight of a photograph and the nearest other
-_IN_FRONT = 0.95  # something that is closer than this share of the depth is in front
-_SMALLEST, _LARGEST = 1.0, 60.0  # sigma in pixels of a patch that is added
+_NEIGHBOURS = 12  # nearest points used to estimate the surface at a point
+_MIN_NEIGHBOURS_SEEN = 4  # in a photograph, for a point to count as visible there
+_MAX_INCIDENCE = np.deg2rad(70)  # between the surface normal and the viewing direction
+_MAX_VIEW_CHANGE = np.deg2rad(40)  # between the viewing directions of two photographs
+_OCCLUDED = 0.95  # points nearer than this share of the depth occlude
+_MIN_SIGMA, _MAX_SIGMA = 1.0, 60.0  # pixels, of an added patch
 
 
 class _Surface(NamedTuple):
-    """The surface at each point: its normal, two directions in it, and the neighbouring points."""
+    """The surface at each point: normal, two tangents and the neighbouring points."""
 
-    normal: Places
+    normal: Vectors
     tangent: NDArray[np.float64]  # (n, 3, 2)
     neighbours: NDArray[np.int64]
 
@@ -51,34 +51,46 @@ def build_scene(
     n_jobs: int | None = None,
     verbose: bool = False,
 ) -> Scene:
-    """Make a scene in the published layout from a folder of photographs.
+    """Build a scene in the layout of the published data from a folder of photographs.
 
     Parameters
     ----------
     photos : path
-        Folder of photographs of the same things from different places.
+        Folder of photographs of the same objects from different viewpoints.
     out : path
-        Folder of the scene. COLMAP's work is kept in its subfolder `colmap`; when the call is
-        interrupted, the next one goes on from there.
-    model, database : path, optional
-        An existing COLMAP model (folder with `images.bin` and so on) and its database; structure
-        from motion is then not run.
-    min_photos : int
-        Points seen in fewer photographs are left out.
-    max_error : float
-        Points with a larger mean reprojection error, in pixels, are left out.
-    sheets : {"bmp", "png", "jpg"}
-        Kind of the sheets. BMP is as published and memory-mapped.
-    random_state : int
-        Seed of jitter and test lists.
+        Folder of the scene. COLMAP's files are kept in its subfolder `colmap`, from which an
+        interrupted build is resumed.
+    model : path, optional
+        Existing COLMAP model (a folder with `images.bin` and so on); structure from motion is then
+        skipped. Requires `database`.
+    database : path, optional
+        Database of that model.
+    min_photos : int, default=3
+        Drop points seen in fewer photographs.
+    max_error : float, default=2.0
+        Drop points with a larger mean reprojection error, in pixels.
+    sheets : {"bmp", "png", "jpg"}, default="bmp"
+        File format of the sheets. BMP is that of the published data and is memory-mapped.
+    random_state : int, default=0
+        Seed for the jitter of added patches and for the test lists.
     n_jobs : int, optional
-        Threads.
-    verbose : bool
+        Number of threads; by default all cores available to the process.
+    verbose : bool, default=False
         Show progress on a terminal.
 
     Returns
     -------
-    Scene
+    scene : Scene
+
+    Raises
+    ------
+    ValueError
+        If the photographs overlap too little to be reconstructed.
+
+    Examples
+    --------
+    >>> from kdiffhash.datasets import build_scene
+    >>> scene = build_scene("PHOTOS", "SCENE")  # doctest: +SKIP
     """
     source, target = Path(photos), Path(out)
     if sheets not in ("bmp", "png", "jpg"):
@@ -87,28 +99,32 @@ def build_scene(
         raise ValueError("min_photos must be at least 2 and max_error positive")
     rng = np.random.default_rng(random_state)
     if target.resolve() == source.resolve():
-        raise ValueError("the scene needs a folder of its own, not that of the photographs")
+        raise ValueError(f"{target} is the folder of the photographs; choose another for the scene")
     if (target / "info.txt").exists() and read_meta(target).get("made_by") != MADE_BY:
-        raise ValueError(f"{target} holds a scene that was not built here; choose another folder")
+        raise ValueError(
+            f"{target} holds a scene that kdiffhash did not build; choose another folder"
+        )
     if (model is None) != (database is None):
-        raise ValueError("a COLMAP model and its database go together; give both or neither")
+        raise ValueError("model and database must be given together; give both or neither")
     names: list[str] | None = None
     if model is None or database is None:
         names = _checked_photos(source)
         model, database = reconstruct(
             source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
         )
-    found = read_model(Path(model), Path(database), min_photos=min_photos, max_error=max_error)
-    if len(found.places) < 2 * _NEIGHBOURS:
+    reconstruction = read_model(
+        Path(model), Path(database), min_photos=min_photos, max_error=max_error
+    )
+    if len(reconstruction.points) < 2 * _NEIGHBOURS:
         raise ValueError(
-            f"only {len(found.places)} points were seen in {min_photos} or more photographs with "
-            f"an error of at most {max_error} pixels; the photographs overlap too little, or show "
-            "too little texture"
+            f"only {len(reconstruction.points)} points are seen in {min_photos} or more photos "
+            f"with a reprojection error of at most {max_error} pixels; the photographs overlap too "
+            "little or show too little texture"
         )
-    added = _missed_frames(found, rng)
+    added = _undetected_frames(reconstruction, rng)
     cut = []
-    with progress(len(found.photos), "cutting patches", verbose) as advance:
-        both = zip(found.photos, added, strict=True)
+    with progress(len(reconstruction.photos), "cutting patches", verbose) as advance:
+        both = zip(reconstruction.photos, added, strict=True)
         for number, (photo, (more_points, more_frames)) in enumerate(both):
             image = _read_photo(source / photo.name, photo)
             points = np.concatenate([photo.points, more_points])
@@ -120,12 +136,12 @@ def build_scene(
             cut.append((points[whole], numbers, is_added, frames[whole], patches))
             advance(1)
     points, numbers, is_added, frames, patches = (
-        np.concatenate(parts) for parts in zip(*cut, strict=True)
+        np.concatenate(columns) for columns in zip(*cut, strict=True)
     )
     order = np.lexsort((numbers, points))
     order = order[np.bincount(points)[points[order]] >= 2]
     if not len(order):
-        raise ValueError("no point has two patches that lie wholly inside photographs")
+        raise ValueError("no point has two patches that lie entirely inside photographs")
     points = np.unique(points[order], return_inverse=True)[1].astype(np.int64)
     write_scene(
         target,
@@ -135,8 +151,8 @@ def build_scene(
         descriptors=describe_patches(patches[order], n_jobs=n_jobs, verbose=verbose),
         frames=frames[order],
         meta={
-            "photos": [photo.name for photo in found.photos],
-            "photos_given": len(found.photos) if names is None else len(names),
+            "photos": [photo.name for photo in reconstruction.photos],
+            "photos_given": len(reconstruction.photos) if names is None else len(names),
             "points": int(points.max()) + 1,
             "patches": len(points),
             "share_added_by_projection": round(float(is_added[order].mean()), 3),
@@ -144,17 +160,17 @@ def build_scene(
         sheets=sheets,
         random_state=random_state,
     )
-    return load_scene(target)
+    return read_scene(target)
 
 
 def _checked_photos(folder: Path) -> list[str]:
-    """Names of the photographs in a folder, each of which was opened."""
+    """Return the names of the photographs in a folder after decoding each."""
     found = list_photos(folder, inner=False)
-    paths = [path for path in found if path.suffix.lower() != ".webp"]  # COLMAP reads none
+    paths = [path for path in found if path.suffix.lower() != ".webp"]  # COLMAP does not read it
     if len(paths) < 3:
         raise ValueError(
-            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif, .bmp; subfolders are not "
-            "looked into); at least 3 that show the same things from different places are needed"
+            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif, .bmp, not counting "
+            "subfolders); at least 3 of the same objects from different viewpoints are needed"
         )
     for path in paths:
         read_grey(path)
@@ -167,19 +183,19 @@ def _read_photo(path: Path, photo: Photo) -> Pixels:
     if pixels.shape != wanted:
         raise ValueError(
             f"{path} has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its camera in the model "
-            f"has {wanted[1]} x {wanted[0]}; give the photographs that the model was made from"
+            f"has {wanted[1]} x {wanted[0]}; use the photographs from which the model was made"
         )
     return pixels
 
 
-def _missed_frames(
+def _undetected_frames(
     model: Model, rng: np.random.Generator
 ) -> list[tuple[NDArray[np.int64], Frames]]:
-    """For each photograph: points that it shows but whose keypoint was missed, and their frames.
+    """Return, for each photograph, the points visible but not detected in it, and their frames.
 
-    The frame is carried over from the photograph that has the point's keypoint and the nearest line
-    of sight. Detected keypoints do not lie exactly where such a prediction says; what they miss it
-    by is drawn from and added, so that detected and added patches are alike.
+    A frame is transferred from the photograph with the most similar viewing direction in which the
+    point was detected. Detected keypoints deviate from such predictions; deviations sampled from
+    those of detected keypoints are added, so that detected and added patches look alike.
     """
     surface = _find_surface(model)
     predictions = [_predict(model, number, surface) for number in range(len(model.photos))]
@@ -191,21 +207,21 @@ def _missed_frames(
         rows = np.flatnonzero(visible)
         x, y, turn, growth = residuals[rng.integers(len(residuals), size=len(rows))].T
         sigma = frames[rows, 3]
-        shaken = frames[rows] + np.column_stack([x * sigma, y * sigma, turn, 0 * turn])
-        shaken[:, 3] *= 2**growth
-        out.append((rows, shaken))
+        jittered = frames[rows] + np.column_stack([x * sigma, y * sigma, turn, 0 * turn])
+        jittered[:, 3] *= 2**growth
+        out.append((rows, jittered))
     return out
 
 
 def _find_surface(model: Model) -> _Surface:
-    """Normals from the points nearby; where those do not lie flat, the mean line of sight."""
-    places = model.places
-    near = nearest(places, places, _NEIGHBOURS + 1)[1][:, 1:]
-    sight = np.zeros_like(places)
+    """Estimate normals from nearby points, or from the mean viewing direction if not planar."""
+    xyz = model.points
+    near = nearest(xyz, xyz, _NEIGHBOURS + 1)[1][:, 1:]
+    sight = np.zeros_like(xyz)
     for photo in model.photos:
-        sight[photo.points] += _unit(photo.centre - places[photo.points])
+        sight[photo.points] += _unit(photo.centre - xyz[photo.points])
     sight = _unit(sight)
-    spread = places[near] - places[near].mean(axis=1, keepdims=True)
+    spread = xyz[near] - xyz[near].mean(axis=1, keepdims=True)
     values, vectors = np.linalg.eigh(np.einsum("nki,nkj->nij", spread, spread))
     normal = vectors[:, :, 0]
     along = np.einsum("ni,ni->n", normal, sight)
@@ -218,26 +234,26 @@ def _find_surface(model: Model) -> _Surface:
 
 
 def _predict(model: Model, number: int, surface: _Surface) -> tuple[Frames, NDArray[np.bool_]]:
-    """Frames of all points in a photograph, carried over from others, and which are visible."""
-    photo, places = model.photos[number], model.places
+    """Transfer frames from other photographs to one; return them and which points are visible."""
+    photo, xyz = model.photos[number], model.points
     reference, reference_frame, turn = _nearest_view(model, number)
-    ahead = photo.depth(places) > 0
+    ahead = photo.depth(xyz) > 0
     usable = ahead & (reference >= 0)
-    frames = np.full((len(places), 4), np.nan)
+    frames = np.full((len(xyz), 4), np.nan)
     here = np.flatnonzero(usable)
-    step = np.zeros((len(places), 2, 2))
-    step[here] = _derivative(photo, places[here], surface.tangent[here])
+    step = np.zeros((len(xyz), 2, 2))
+    step[here] = _derivative(photo, xyz[here], surface.tangent[here])
     for other_number in np.unique(reference[here]).tolist():
         other = model.photos[other_number]
         mine = here[reference[here] == other_number]
-        there = _derivative(other, places[mine], surface.tangent[mine])
+        there = _derivative(other, xyz[mine], surface.tangent[mine])
         good = np.abs(np.linalg.det(there)) > 1e-12
         usable[mine[~good]] = False
         mine, there = mine[good], there[good]
         jacobians = step[mine] @ np.linalg.inv(there)
-        frames[mine] = move_frames(reference_frame[mine], photo.project(places[mine]), jacobians)
+        frames[mine] = move_frames(reference_frame[mine], photo.project(xyz[mine]), jacobians)
     here = np.flatnonzero(usable)
-    visible = np.zeros(len(places), bool)
+    visible = np.zeros(len(xyz), bool)
     visible[here] = _is_visible(model, number, surface, frames, here, turn)
     return frames, visible
 
@@ -245,17 +261,17 @@ def _predict(model: Model, number: int, surface: _Surface) -> tuple[Frames, NDAr
 def _nearest_view(
     model: Model, number: int
 ) -> tuple[NDArray[np.int64], Frames, NDArray[np.float64]]:
-    """For each point: the other photograph with the nearest line of sight, its frame, the angle."""
-    places, own = model.places, model.photos[number]
-    sight = _unit(own.centre - places)
-    reference = np.full(len(places), -1)
-    frame = np.zeros((len(places), 4))
-    best = np.full(len(places), np.inf)
+    """Return, per point, the other photograph with the nearest view, the frame and the angle."""
+    xyz, own = model.points, model.photos[number]
+    sight = _unit(own.centre - xyz)
+    reference = np.full(len(xyz), -1)
+    frame = np.zeros((len(xyz), 4))
+    best = np.full(len(xyz), np.inf)
     for other_number, other in enumerate(model.photos):
         if other_number == number:
             continue
         rows = other.points
-        cosine = np.einsum("ni,ni->n", _unit(other.centre - places[rows]), sight[rows])
+        cosine = np.einsum("ni,ni->n", _unit(other.centre - xyz[rows]), sight[rows])
         angle = np.arccos(np.clip(cosine, -1, 1))
         closer = angle < best[rows]
         reference[rows[closer]] = other_number
@@ -272,38 +288,38 @@ def _is_visible(
     rows: NDArray[np.int64],
     turn: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Which points a photograph shows: facing it, with seen neighbours, nothing in front."""
-    photo, places = model.photos[number], model.places
-    sight = _unit(photo.centre - places[rows])
-    visible = np.einsum("ni,ni->n", sight, surface.normal[rows]) > np.cos(_STEEPEST)
-    visible &= turn[rows] < _FARTHEST_TURN
+    """Return which points are visible: facing the camera, neighbours detected, not occluded."""
+    photo, xyz = model.photos[number], model.points
+    sight = _unit(photo.centre - xyz[rows])
+    visible = np.einsum("ni,ni->n", sight, surface.normal[rows]) > np.cos(_MAX_INCIDENCE)
+    visible &= turn[rows] < _MAX_VIEW_CHANGE
     size = frames[rows, 3]
-    visible &= (size >= _SMALLEST) & (size <= _LARGEST)
+    visible &= (size >= _MIN_SIGMA) & (size <= _MAX_SIGMA)
     shape = (photo.camera.height, photo.camera.width)
     visible &= inside(corners(frames[rows]), shape).all(axis=1)
-    seen = np.zeros(len(places), bool)
+    seen = np.zeros(len(xyz), bool)
     seen[photo.points] = True
-    visible &= seen[surface.neighbours[rows]].sum(axis=1) >= _NEIGHBOURS_SEEN
+    visible &= seen[surface.neighbours[rows]].sum(axis=1) >= _MIN_NEIGHBOURS_SEEN
     if len(photo.points):
         _, near = nearest(photo.frames[:, :2], np.nan_to_num(frames[rows, :2]), 6)
-        around = photo.depth(places[photo.points])[near]
-        in_front = around < _IN_FRONT * photo.depth(places[rows])[:, None]
+        around = photo.depth(xyz[photo.points])[near]
+        in_front = around < _OCCLUDED * photo.depth(xyz[rows])[:, None]
         visible &= in_front.mean(axis=1) < 0.34
     return np.asarray(visible)
 
 
-def _derivative(photo: Photo, places: Places, tangent: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How pixels move with steps along the surface, shape (n, 2, 2)."""
-    step = 1e-4 * np.abs(photo.depth(places))[:, None]
+def _derivative(photo: Photo, xyz: Vectors, tangent: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the derivative of pixel positions along the surface, shape (n, 2, 2)."""
+    step = 1e-4 * np.abs(photo.depth(xyz))[:, None]
     offsets = [step * tangent[:, :, axis] for axis in (0, 1)]
-    ends = [(photo.project(places + one), photo.project(places - one)) for one in offsets]
+    ends = [(photo.project(xyz + one), photo.project(xyz - one)) for one in offsets]
     return np.stack([(after - before) / 2 / step for after, before in ends], axis=2)
 
 
 def _residuals(
     model: Model, predictions: list[tuple[Frames, NDArray[np.bool_]]]
 ) -> NDArray[np.float64]:
-    """What detected frames miss the predicted ones by: place in sigma, angle, octaves."""
+    """Return how detected frames deviate from predictions: offset in sigma, angle, octaves."""
     rows = []
     for photo, (frames, visible) in zip(model.photos, predictions, strict=True):
         known = visible[photo.points]
@@ -317,5 +333,5 @@ def _residuals(
     return table if len(table) else np.zeros((1, 4))
 
 
-def _unit(vectors: Places) -> Places:
+def _unit(vectors: Vectors) -> Vectors:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300))

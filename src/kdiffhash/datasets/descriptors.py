@@ -1,19 +1,19 @@
-"""Descriptors of patches: SIFT as in the paper, and HOG as one that is not SIFT."""
+"""Descriptors of patches: SIFT, as in the paper, and HOG as an alternative."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
-from ..files import replacing
-from ..parallel import run_tiles
-from ..progress import progress
-from .scene import Scene, load_scene, open_scene
+from .._util.extras import need
+from .._util.files import replacing
+from .._util.progress import progress
+from .._util.threads import run_tiles
+from .scene import Scene, open_scene, read_scene
 from .sheets import PATCH, PER_SHEET, WIDTH_IN_SIGMA, Pixels
 
 Kind = Literal["sift", "hog"]
@@ -22,24 +22,32 @@ Kind = Literal["sift", "hog"]
 def describe_patches(
     patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> NDArray[Any]:
-    """A descriptor of each patch.
+    """Compute a descriptor for each patch.
 
     Parameters
     ----------
     patches : array of shape (n, 64, 64), uint8
-        An array, or the lazy patches of a scene, which are read a sheet at a time.
-    kind : {"sift", "hog"}
-        ``"sift"``: OpenCV's SIFT of one keypoint in the middle, upright, as large as the patch
+        An array, or the lazy patches of a scene, which are read one sheet at a time.
+    kind : {"sift", "hog"}, default="sift"
+        ``"sift"``: OpenCV's SIFT of one upright keypoint at the centre whose support is the patch
         (15 sigma wide): 128 uint8. ``"hog"``: scikit-image's histograms of oriented gradients, 8
         orientations, cells of 16 pixels, blocks of 2 x 2 cells: 288 float32.
     n_jobs : int, optional
-        Threads; all cores by default.
-    verbose : bool
+        Number of threads; by default all cores available to the process.
+    verbose : bool, default=False
         Show a progress bar on a terminal.
 
     Returns
     -------
-    array of shape (n, d)
+    descriptors : array of shape (n, d)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash.datasets import describe_patches
+    >>> patches = np.random.default_rng(0).integers(0, 256, (5, 64, 64), dtype=np.uint8)
+    >>> describe_patches(patches).shape, describe_patches(patches, "hog").shape
+    ((5, 128), (5, 288))
     """
     shape, dtype = np.shape(patches), getattr(patches, "dtype", None)
     if len(shape) != 3 or shape[1:] != (PATCH, PATCH) or dtype != np.uint8:
@@ -60,29 +68,25 @@ def describe_patches(
     return out
 
 
-def describe_scene(
-    name: str | os.PathLike[str],
-    kind: Kind = "sift",
-    *,
-    n_jobs: int | None = None,
-    verbose: bool = False,
+def describe_folder(
+    folder: Path, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> Scene:
-    """Write the descriptors of a scene's patches into its folder, and open it with them."""
-    scene = open_scene(name, kind)
+    """Compute and store the descriptors of the scene in a folder, and open it."""
+    scene = open_scene(folder, kind)
     descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, verbose=verbose)
-    with replacing(scene.path / f"{kind}.npy") as temporary, temporary.open("wb") as file:
+    with replacing(folder / f"{kind}.npy") as temporary, temporary.open("wb") as file:
         np.save(file, descriptors)
-    return load_scene(scene.path, kind)
+    return read_scene(folder, kind)
 
 
 def _sift(patches: Pixels) -> NDArray[np.uint8]:
     cv2 = need("cv2", "vision")
     middle = (PATCH - 1) / 2
-    # The octave field asks for the pyramid level of one octave up, layer 1, which fits the size.
+    # Octave field 257: layer 1 of octave 1, the pyramid level for this size.
     keypoint = cv2.KeyPoint(middle, middle, 2 * PATCH / WIDTH_IN_SIGMA, 0, 0, 257)
-    # One call for many patches: Python's lock is taken once, so threads do not wait for it.
-    _, rows = cv2.SIFT_create().compute(list(patches), [[keypoint]] * len(patches))
-    return np.concatenate(rows).astype(np.uint8)  # whole numbers up to 255 already
+    # One call for many patches, so that threads rarely wait for the GIL.
+    _, descriptors = cv2.SIFT_create().compute(list(patches), [[keypoint]] * len(patches))
+    return np.concatenate(descriptors).astype(np.uint8)  # integers up to 255 already
 
 
 def _hog(patches: Pixels) -> NDArray[np.float32]:

@@ -22,10 +22,11 @@ from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
 
-from ..errors import KdiffhashError
-from ..progress import progress
-from .descriptors import describe_scene
-from .scene import Scene, cache_folder, load_scene
+from .._util.errors import KdiffhashError
+from .._util.files import cache_folder
+from .._util.progress import progress
+from .descriptors import describe_folder
+from .scene import Scene, read_scene
 
 _BLOCK = 1 << 18
 _TIMEOUT = 60.0  # seconds without a byte
@@ -112,8 +113,8 @@ def fetch_scene(
                 raise
             target.unlink()
         if not (folder / "sift.npy").is_file():
-            describe_scene(folder, n_jobs=n_jobs, verbose=verbose)
-    return load_scene(folder)
+            describe_folder(folder, n_jobs=n_jobs, verbose=verbose)
+    return read_scene(folder)
 
 
 def _download(url: str, target: Path, verbose: bool) -> None:
@@ -209,7 +210,7 @@ def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: 
         if not infos:
             raise FetchError(f"{archive} is not a scene: it has no info.txt")
         try:
-            load_scene(infos[0].parent)  # says what is missing
+            read_scene(infos[0].parent)  # says what is missing
         except (ValueError, FileNotFoundError) as error:
             inside = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
             raise FetchError(f"{archive} is not a whole scene: {inside}") from error

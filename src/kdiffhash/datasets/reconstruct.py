@@ -1,7 +1,7 @@
 """Structure from motion with COLMAP: photographs in, cameras, points and keypoints out.
 
-Every step leaves its result in the working folder and is skipped when it is there, so that work
-which was interrupted goes on where it was.
+Every step stores its result in the working folder and is skipped if the result exists, so that an
+interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
-from ..files import replacing
-from ..parallel import n_threads
-from ..progress import waiting
+from .._util.extras import need
+from .._util.files import replacing
+from .._util.progress import waiting
+from .._util.threads import n_threads
 from .frames import Frames
 
-Places = NDArray[np.float64]
+Vectors = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph with its camera, and the keypoints that show points of the model."""
+    """A photograph with its camera, and the keypoints that belong to points of the model."""
 
     name: str
     camera: Any
-    rotation: Places  # world to camera
-    translation: Places
+    rotation: Vectors  # world to camera
+    translation: Vectors
     frames: Frames
-    points: NDArray[np.int64]  # the point that each frame shows, as a row of Model.places
+    points: NDArray[np.int64]  # index into Model.points for each frame
 
     @property
-    def centre(self) -> Places:
-        """Where the camera stands."""
+    def centre(self) -> Vectors:
+        """Camera centre in world coordinates."""
         return np.asarray(-self.rotation.T @ self.translation)
 
-    def depth(self, places: Places) -> Places:
-        """Distance in front of the camera."""
-        return np.asarray(places @ self.rotation[2] + self.translation[2])
+    def depth(self, xyz: Vectors) -> Vectors:
+        """Return the depth of points in front of the camera."""
+        return np.asarray(xyz @ self.rotation[2] + self.translation[2])
 
-    def project(self, places: Places) -> Places:
-        """Pixels of places in front of the camera, with (0, 0) in the middle of the first one."""
-        in_camera = places.reshape(-1, 3) @ self.rotation.T + self.translation
+    def project(self, xyz: Vectors) -> Vectors:
+        """Project points to pixels; (0, 0) is the centre of the first pixel."""
+        in_camera = xyz.reshape(-1, 3) @ self.rotation.T + self.translation
         pixels = self.camera.img_from_cam(in_camera) - 0.5
-        return np.asarray(pixels).reshape(*places.shape[:-1], 2)
+        return np.asarray(pixels).reshape(*xyz.shape[:-1], 2)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Reliable points and the photographs that were registered."""
+    """Reliable points and the registered photographs."""
 
     photos: list[Photo]
-    places: Places
+    points: Vectors
 
 
 def reconstruct(
     photos: Path, names: list[str], work: Path, *, n_jobs: int | None, verbose: bool
 ) -> tuple[Path, Path]:
-    """Run structure from motion; the folder of the largest model, and the database."""
+    """Run structure from motion; return the folder of the largest model and the database."""
     pycolmap = need("pycolmap", "colmap")
     work.mkdir(parents=True, exist_ok=True)
     database, sparse = work / "database.db", work / "sparse"
-    _same_photos(photos, names, work)
+    _check_same_photos(photos, names, work)
     threads = n_threads(n_jobs)
     if not sparse.is_dir():
         unfinished = work / "sparse.part"
@@ -82,8 +82,8 @@ def reconstruct(
         options.min_model_size = 3
         try:
             with _quiet_log(pycolmap):
-                _find_and_match(pycolmap, photos, names, database, threads, verbose)
-                with waiting("placing cameras", verbose):
+                _extract_and_match(pycolmap, photos, names, database, threads, verbose)
+                with waiting("registering photographs", verbose):
                     pycolmap.incremental_mapping(database, photos, unfinished, options)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -93,8 +93,8 @@ def reconstruct(
     models = sorted(path for path in sparse.iterdir() if path.is_dir())
     if not models:
         raise ValueError(
-            f"the photographs in {photos} do not overlap enough: no three of them could be placed. "
-            "Take more of the same things, from places closer together"
+            f"the photographs in {photos} do not overlap enough: no three could be registered. "
+            "Take more photographs of the same objects, from viewpoints closer together"
         )
     sizes = {path: _open_model(path).num_reg_images() for path in models}
     return max(models, key=lambda path: (sizes[path], path.name)), database
@@ -113,9 +113,9 @@ def _open_model(model: Path) -> Any:
 
 
 def _check_points(path: Path) -> None:
-    """Refuse a truncated file of points, which COLMAP would read without end."""
+    """Raise if the file of points is truncated: COLMAP would loop forever."""
     if not path.is_file():
-        return  # models may be kept as text
+        return  # models may be stored as text
     content = path.read_bytes()
     try:
         (n_points,) = struct.unpack_from("<Q", content)
@@ -130,11 +130,11 @@ def _check_points(path: Path) -> None:
 
 
 def read_model(model: Path, database: Path, *, min_photos: int, max_error: float) -> Model:
-    """Read a COLMAP model: points seen in enough photographs, with a small error, and by which."""
+    """Read the points of a COLMAP model with enough observations and a small error."""
     if not database.is_file():
         raise FileNotFoundError(f"{database} is not a COLMAP database: no such file")
     reconstruction = _open_model(model)
-    kept: list[Places] = []
+    kept: list[Vectors] = []
     seen_by: dict[int, list[tuple[int, int]]] = {}
     for _, point in sorted(reconstruction.points3D.items(), key=lambda item: int(item[0])):
         seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
@@ -142,35 +142,35 @@ def read_model(model: Path, database: Path, *, min_photos: int, max_error: float
             for image_id, keypoint in seen:
                 seen_by.setdefault(image_id, []).append((len(kept), keypoint))
             kept.append(np.array(point.xyz))
-    places, photos = np.array(kept).reshape(-1, 3), []
+    xyz, photos = np.array(kept).reshape(-1, 3), []
     images = [reconstruction.images[i] for i in reconstruction.reg_image_ids()]
     for image in sorted(images, key=lambda image: image.name):
         rows, keypoints = np.array(seen_by.get(image.image_id, []), np.int64).reshape(-1, 2).T
         pose = image.cam_from_world()
         photo = Photo(
             image.name,
-            copy.deepcopy(image.camera),  # it is part of the reconstruction, which goes
+            copy.deepcopy(image.camera),  # owned by the reconstruction, which is freed
             np.asarray(pose.rotation.matrix()),
             np.asarray(pose.translation),
             _read_frames(database, image.name, keypoints),
             rows,
         )
-        photos.append(_one_frame_a_point(photo, places))
-    return Model(photos, places)
+        photos.append(_one_frame_per_point(photo, xyz))
+    return Model(photos, xyz)
 
 
-def _one_frame_a_point(photo: Photo, places: Places) -> Photo:
-    """Where keypoints of one photograph show the same point, keep the one closest to it."""
+def _one_frame_per_point(photo: Photo, xyz: Vectors) -> Photo:
+    """Keep one keypoint per point and photograph, the one nearest to its projection."""
     if not len(photo.points):
         return photo
-    gap = np.linalg.norm(photo.project(places[photo.points]) - photo.frames[:, :2], axis=1)
+    gap = np.linalg.norm(photo.project(xyz[photo.points]) - photo.frames[:, :2], axis=1)
     order = np.lexsort((gap, photo.points))
     keep = order[np.unique(photo.points[order], return_index=True)[1]]
     return replace(photo, frames=photo.frames[keep], points=photo.points[keep])
 
 
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
-    """Frames of some keypoints of a photograph, from its matrix of place and affine shape."""
+    """Read the frames of some keypoints, from their positions and affine shapes."""
     try:
         uri = f"{database.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -185,23 +185,23 @@ def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Fra
         raise ValueError(f"{database} has no keypoints of {name}; it does not belong to the model")
     n_rows, n_columns, content = found
     if len(content) != 4 * n_rows * n_columns or (len(keypoints) and keypoints.max() >= n_rows):
-        raise ValueError(f"{database}: the keypoints of {name} do not fit the model")
+        raise ValueError(f"{database}: the keypoints of {name} do not match the model")
     if n_columns not in (4, 6):
         raise ValueError(
-            f"{database}: the keypoints of {name} have no size and orientation ({n_columns} "
-            "columns), so no patch can be cut; extract them with COLMAP's SIFT"
+            f"{database}: the keypoints of {name} have no scale and orientation ({n_columns} "
+            "columns), so patches cannot be cut; extract them with COLMAP's SIFT"
         )
     table = np.frombuffer(content, np.float32).reshape(n_rows, n_columns)[keypoints]
     table = table.astype(np.float64)
-    place = table[:, :2] - 0.5  # COLMAP counts from the corner of the first pixel
+    position = table[:, :2] - 0.5  # COLMAP's origin is the corner of the first pixel
     if n_columns == 4:
-        return np.column_stack([place, table[:, 3], table[:, 2]])
+        return np.column_stack([position, table[:, 3], table[:, 2]])
     a11, a12, a21, a22 = table[:, 2:].T
     size = np.sqrt(np.abs(a11 * a22 - a12 * a21))
-    return np.column_stack([place, np.arctan2(a21, a11), size])
+    return np.column_stack([position, np.arctan2(a21, a11), size])
 
 
-def _find_and_match(
+def _extract_and_match(
     pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, verbose: bool
 ) -> None:
     extraction = pycolmap.FeatureExtractionOptions()
@@ -210,7 +210,7 @@ def _find_and_match(
     extraction.use_gpu = matching.use_gpu = False
     mode = pycolmap.CameraMode.SINGLE if _one_camera(photos, names) else pycolmap.CameraMode.AUTO
     pycolmap.set_random_seed(0)
-    with waiting(f"finding keypoints in {len(names)} photographs", verbose):
+    with waiting(f"detecting keypoints in {len(names)} photographs", verbose):
         pycolmap.extract_features(
             database, photos, names, camera_mode=mode, extraction_options=extraction
         )
@@ -220,7 +220,7 @@ def _find_and_match(
 
 
 def _one_camera(photos: Path, names: list[str]) -> bool:
-    """Whether all photographs seem to be taken by one camera at one focal length."""
+    """Return whether all photographs have the same size, camera and focal length in EXIF."""
     image_module = need("PIL.Image", "vision")
     kinds = set()
     for name in names:
@@ -231,8 +231,8 @@ def _one_camera(photos: Path, names: list[str]) -> bool:
     return len(kinds) == 1
 
 
-def _same_photos(photos: Path, names: list[str], work: Path) -> None:
-    """Refuse to go on with other photographs than work was begun with."""
+def _check_same_photos(photos: Path, names: list[str], work: Path) -> None:
+    """Raise if the working folder belongs to other photographs."""
     sizes = {name: (photos / name).stat().st_size for name in names}
     note = work / "photos.json"
     if not note.exists():
@@ -245,14 +245,14 @@ def _same_photos(photos: Path, names: list[str], work: Path) -> None:
         raise ValueError(f"{note} is damaged ({error}); remove {work} to start again") from error
     if known != sizes:
         raise ValueError(
-            f"{work} holds work on other photographs than those in {photos}; choose another --out "
+            f"{work} was made from other photographs than those in {photos}; choose another --out "
             "or remove that folder"
         )
 
 
 @contextmanager
 def _quiet_log(pycolmap: Any) -> Iterator[None]:
-    """Keep COLMAP's own account of its work off the terminal."""
+    """Suppress COLMAP's log on the terminal."""
     before = pycolmap.logging.minloglevel
     pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL.value
     try:

@@ -1,19 +1,19 @@
-"""Scenes in the layout of the Winder/Brown patch data: views of 3D points in photographs.
+"""Scenes in the layout of the Winder/Brown patch data: patches of 3D points in photographs.
 
 A scene is a folder with
 
-- `info.txt`, a line a patch: point id, photo id (more columns are ignored);
+- `info.txt`, one line per patch: point id, photo id (further columns are ignored);
 - `patchesNNNN.bmp` (or `.png`, `.jpg`): sheets of 16 x 16 patches;
-- `m50_*.txt`, lists of test pairs: patch, point, 0, patch, point, 0;
-- `sift.npy` and the like: a descriptor a patch.
+- `m50_*.txt`, lists of test pairs: patch, point, 0, patch, point, 0 on each line;
+- `sift.npy` and the like: one descriptor per patch;
+- `confident.npy` (optional): one bool per patch, False where its point id is uncertain.
 
-Sheets may be missing where there are descriptors, and the other way round.
+A scene needs sheets or descriptors, not both.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -26,10 +26,9 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from platformdirs import user_cache_path
 
-from ..files import open_npy
-from ..pairs import Pairs, Similar, draw_pairs
+from .._util.files import open_npy
+from ..learn.pairs import Pairs, Similar, draw_pairs
 from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
 
 MADE_BY = "kdiffhash"
@@ -37,19 +36,25 @@ MADE_BY = "kdiffhash"
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A scene, or a part of one. Patches and descriptors are read when they are used.
+    """A scene or a subset of one; patches and descriptors are read when they are used.
 
-    Attributes
+    Scenes are opened by `load_scene`.
+
+    Parameters
     ----------
     path : Path
+        Folder of the scene.
     points : int64 array of shape (n,)
-        The 3D point that each patch shows.
+        The id of the 3D point that each patch shows.
     photos : int64 array of shape (n,) or None
-        The photograph that each patch comes from; None where the scene does not say (zeros only).
-    descriptor : str
-        Which descriptors are meant: the file of that name.
+        The id of the photograph that each patch comes from; None if unknown (all ids are 0).
+    descriptor : str, default="sift"
+        Descriptors to use: the name of the file without `.npy`.
     rows : int64 array of shape (n,) or None
-        In a part of a scene, its patches' numbers in the folder.
+        In a subset of a scene, the indices of its patches in the folder.
+    confident : bool array of shape (n,) or None
+        False for patches whose point id is uncertain: no pair is drawn from them. None if all are
+        certain.
     """
 
     path: Path
@@ -57,10 +62,11 @@ class Scene:
     photos: NDArray[np.int64] | None
     descriptor: str = "sift"
     rows: NDArray[np.int64] | None = None
+    confident: NDArray[np.bool_] | None = None
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
+        """Name of the scene: that of its folder."""
         return self.path.name
 
     def __len__(self) -> int:
@@ -68,7 +74,7 @@ class Scene:
 
     @cached_property
     def descriptors(self) -> NDArray[Any]:
-        """A descriptor for each patch, memory-mapped (copied in a part of a scene)."""
+        """One descriptor per patch, memory-mapped (copied in a subset of a scene)."""
         descriptors = _open_descriptors(self.path / f"{self.descriptor}.npy")
         return descriptors if self.rows is None else np.asarray(descriptors[self.rows])
 
@@ -88,30 +94,57 @@ class Scene:
         across_photos: bool = False,
         random_state: int | np.random.Generator | None = None,
     ) -> tuple[Pairs, Similar]:
-        """Draw pairs to learn from; the numbers are the paper's.
+        """Draw training pairs; the default numbers are those of the paper.
 
-        Negatives may come from one photograph unless `across_photos` is set. Two patches of a point
-        come from different photographs anyway, in scenes made as the published ones.
+        Patches that `confident` excludes are in no pair.
+
+        Parameters
+        ----------
+        n_positives : int, default=100_000
+            Number of positive pairs, or all of them if there are fewer.
+        n_negatives : int, default=200_000
+            Number of negative pairs.
+        across_photos : bool, default=False
+            Draw pairs from different photographs only. In scenes made like the published ones,
+            the patches of a point come from different photographs anyway.
+        random_state : int, Generator or None, default=None
+
+        Returns
+        -------
+        pairs : int64 array of shape (p, 2)
+        similar : bool array of shape (p,)
         """
         if across_photos and self.photos is None:
             raise ValueError(
-                f"pairs across photos are wanted, but {self.path / 'info.txt'} does not say which "
-                "photo a patch comes from (its second column is 0 throughout)"
+                f"across_photos needs photo ids, but {self.path / 'info.txt'} does not say which "
+                "photo a patch comes from (its second column is all 0)"
             )
-        groups = self.photos if across_photos else None
-        return draw_pairs(
-            self.points, n_positives, n_negatives, groups=groups, random_state=random_state
+        usable = np.arange(len(self)) if self.confident is None else np.flatnonzero(self.confident)
+        groups = self.photos[usable] if across_photos and self.photos is not None else None
+        pairs, similar = draw_pairs(
+            self.points[usable], n_positives, n_negatives, groups=groups, random_state=random_state
         )
+        return usable[pairs], similar
 
     def test_pairs(
         self, n_negatives: int | None = None, *, random_state: int = 0
     ) -> tuple[Pairs, Similar]:
-        """Pairs to test on.
+        """Return test pairs.
 
-        They are those of the longest list `m50_*.txt`, whose length is read, not taken from its
-        name. With `n_negatives`, its positives and so many negatives drawn from the scene: a rate
-        of 0.01 % wants a million. A scene without a list, or a part of a scene, has 50,000 drawn
-        pairs of each kind, as in the paper.
+        They are those of the longest list `m50_*.txt`. A subset of a scene, or a scene without a
+        list, gets 50,000 drawn pairs of each kind, as in the paper.
+
+        Parameters
+        ----------
+        n_negatives : int, optional
+            Draw this many negatives from the scene in place of those of the list; measuring an
+            FPR of 0.01 % takes a million.
+        random_state : int, default=0
+
+        Returns
+        -------
+        pairs : int64 array of shape (p, 2)
+        similar : bool array of shape (p,)
         """
         lists = sorted(self.path.glob("m50_*.txt"), key=lambda path: path.stat().st_size)
         if not lists or self.rows is not None:
@@ -120,7 +153,7 @@ class Scene:
         pairs, similar = self._read_list(lists[-1])
         if n_negatives is None:
             return pairs, similar
-        drawn, flags = draw_pairs(self.points, 1, n_negatives, random_state=random_state)
+        drawn, flags = self.draw_pairs(1, n_negatives, random_state=random_state)
         both = np.concatenate([pairs[similar], drawn[~flags]])
         return both, np.arange(len(both)) < similar.sum()
 
@@ -128,34 +161,60 @@ class Scene:
         self,
         test_share: float = 0.5,
         *,
-        by: Literal["points", "photos"] = "points",
+        by: Literal["points", "photos", "blocks"] = "points",
+        block_size: int = 1000,
         random_state: int | np.random.Generator | None = 0,
     ) -> tuple[Scene, Scene]:
-        """Two parts, to train and to test on, that share no point.
+        """Split into a training and a test scene that share no point.
 
-        With ``by="photos"`` they share no photograph either: points and photographs are dealt out,
-        and the patches whose point and photograph fell to different parts are left out.
+        Parameters
+        ----------
+        test_share : float, default=0.5
+            Share of the points, photographs or blocks that go to the test scene.
+        by : {"points", "photos", "blocks"}, default="points"
+            ``"points"`` assigns points at random. ``"photos"`` assigns photographs at random as
+            well and drops patches whose point and photograph are on different sides, so that no
+            photograph is on both sides. ``"blocks"`` assigns runs of consecutive patches in turn:
+            in published scenes points that are close in the file are often close in the scene.
+        block_size : int, default=1000
+            Patches per block. A point belongs to the block of its first patch.
+        random_state : int, Generator or None, default=0
+            Not used by ``"blocks"``.
+
+        Returns
+        -------
+        train, test : Scene
         """
         if not 0 < test_share < 1:
             raise ValueError(f"test_share must lie between 0 and 1, got {test_share}")
-        if by not in ("points", "photos"):
-            raise ValueError(f"by must be 'points' or 'photos', got {by!r}")
-        rng = np.random.default_rng(random_state)
-        in_test = _deal(self.points, test_share, rng)
-        in_train = ~in_test
+        if by not in ("points", "photos", "blocks"):
+            raise ValueError(f"by must be 'points', 'photos' or 'blocks', got {by!r}")
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if by == "blocks":
+            in_test = _sample_blocks(self.points, block_size, test_share)
+            in_train = ~in_test
+        else:
+            rng = np.random.default_rng(random_state)
+            in_test = _sample(self.points, test_share, rng)
+            in_train = ~in_test
         if by == "photos":
             if self.photos is None:
                 raise ValueError(f"{self.path} does not say which photo a patch comes from")
-            photo_in_test = _deal(self.photos, test_share, rng)
+            photo_in_test = _sample(self.photos, test_share, rng)
             in_test, in_train = in_test & photo_in_test, in_train & ~photo_in_test
         if not in_test.any() or not in_train.any():
             raise ValueError(f"{self.path} is too small to be split")
-        return self._part(np.flatnonzero(in_train)), self._part(np.flatnonzero(in_test))
+        return self.select(np.flatnonzero(in_train)), self.select(np.flatnonzero(in_test))
 
-    def _part(self, rows: NDArray[np.int64]) -> Scene:
+    def select(self, rows: NDArray[np.int64]) -> Scene:
+        """Return the scene with the given patches only, in the given order."""
         photos = None if self.photos is None else self.photos[rows]
-        of_folder = rows if self.rows is None else self.rows[rows]
-        return replace(self, points=self.points[rows], photos=photos, rows=of_folder)
+        confident = None if self.confident is None else self.confident[rows]
+        in_folder = rows if self.rows is None else self.rows[rows]
+        return replace(
+            self, points=self.points[rows], photos=photos, rows=in_folder, confident=confident
+        )
 
     def _read_list(self, path: Path) -> tuple[Pairs, Similar]:
         table = _read_numbers(path, 6)
@@ -166,53 +225,15 @@ class Scene:
             line = int(np.flatnonzero(wrong.any(axis=1))[0])
             raise ValueError(
                 f"{path}, line {_filled_lines(path)[line][0]}: patch {pairs[line].tolist()} of "
-                f"point {points[line].tolist()} does not fit info.txt ({len(self.points)} patches)"
+                f"point {points[line].tolist()} does not agree with info.txt "
+                f"({len(self.points)} patches)"
             )
         return pairs, points[:, 0] == points[:, 1]
 
 
-def cache_folder() -> Path:
-    """The folder that KDIFFHASH_CACHE names, or the user's cache folder of this system."""
-    chosen = os.environ.get("KDIFFHASH_CACHE")
-    return Path(chosen).expanduser() if chosen else user_cache_path("kdiffhash", appauthor=False)
-
-
-def find_scene(name: str | os.PathLike[str]) -> Path:
-    """The folder of a scene: a path, or a name in KDIFFHASH_SCENES or among fetched scenes.
-
-    The names `views-train` and `views-test` stand for the embedded set, which is made when it is
-    first asked for.
-    """
-    folder = Path(name)
-    if (folder / "info.txt").is_file():
-        return folder
-    root = os.environ.get("KDIFFHASH_SCENES")
-    if root and (Path(root) / name / "info.txt").is_file():
-        return Path(root) / name
-    if os.fspath(name) in ("views-train", "views-test"):
-        from .views import load_views
-
-        return load_views().train.path.with_name(str(name))
-    fetched = cache_folder() / "scenes" / name
-    if (fetched / "info.txt").is_file():
-        return fetched
-    where = f"KDIFFHASH_SCENES={root}" if root else "KDIFFHASH_SCENES (which is not set)"
-    raise FileNotFoundError(
-        f"no scene {os.fspath(name)!r}: no info.txt in a folder of that name, here, in {where} or "
-        "among fetched scenes (kdiffhash data fetch NAME)"
-    )
-
-
-def load_scene(name: str | os.PathLike[str], descriptor: str = "sift") -> Scene:
-    """Open a scene by path or name.
-
-    Parameters
-    ----------
-    name : str or path
-    descriptor : str
-        Which descriptors to use: the file of that name, `sift.npy` by default.
-    """
-    scene = open_scene(name, descriptor)
+def read_scene(folder: Path, descriptor: str = "sift") -> Scene:
+    """Open the scene in a folder and check that it has descriptors or patches."""
+    scene = open_scene(folder, descriptor)
     described = scene.path / f"{descriptor}.npy"
     if described.is_file():
         shape = _open_descriptors(described).shape
@@ -223,21 +244,21 @@ def load_scene(name: str | os.PathLike[str], descriptor: str = "sift") -> Scene:
     return scene
 
 
-def open_scene(name: str | os.PathLike[str], descriptor: str) -> Scene:
-    """Open a scene whose descriptors may be missing or damaged."""
+def open_scene(folder: Path, descriptor: str) -> Scene:
+    """Open the scene in a folder; its descriptors may be missing or damaged."""
     if not re.fullmatch(r"[\w-]+", descriptor):
         raise ValueError(f"descriptor names a file such as sift.npy; got {descriptor!r}")
-    folder = find_scene(name)
     table = _read_numbers(folder / "info.txt", 2)
     n_patches = len(table)
     n_sheets = len(find_sheets(folder))
     if n_sheets and n_sheets != -(-n_patches // PER_SHEET):
         raise ValueError(
-            f"{folder}: info.txt ends with line {n_patches}, which makes "
+            f"{folder}: info.txt has {n_patches} lines, which need "
             f"{-(-n_patches // PER_SHEET)} sheets, but there are {n_sheets}"
         )
-    photos = table[:, 1]
-    return Scene(folder, table[:, 0].copy(), photos.copy() if photos.any() else None, descriptor)
+    photos = table[:, 1].copy() if table[:, 1].any() else None
+    confident = _read_confident(folder / "confident.npy", n_patches)
+    return Scene(folder, table[:, 0].copy(), photos, descriptor, confident=confident)
 
 
 def write_scene(
@@ -252,12 +273,13 @@ def write_scene(
     sheets: str = "bmp",
     random_state: int = 0,
 ) -> None:
-    """Write a scene in the published layout, in place of one that is there.
+    """Write a scene in the published layout, replacing an existing one.
 
-    All is written beside it first, and `info.txt`, which makes a folder a scene, comes last.
+    Everything is first written to a temporary folder; `info.txt`, without which a folder is not a
+    scene, is moved last.
 
-    `frames` has a row a patch: x and y in its photograph, orientation in radians, size sigma. They
-    go into `interest.txt` behind the photo id, the size as its logarithm to base 2.
+    `frames` has one row per patch: x and y in its photograph, orientation in radians, scale sigma.
+    `interest.txt` holds them after the photo id, the scale as its logarithm to base 2.
     """
     folder.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
@@ -269,7 +291,7 @@ def write_scene(
         for n_lines in (2_000, 100_000):
             rng = np.random.default_rng(random_state)
             pairs, similar = draw_pairs(points, n_lines // 2, n_lines // 2, random_state=rng)
-            a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # as many of each kind
+            a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # equally many of each kind
             zero = np.zeros_like(a)
             table = np.column_stack([a, points[a], zero, b, points[b], zero])
             np.savetxt(new / f"m50_{len(table)}_{len(table)}_0.txt", table, fmt="%d")
@@ -286,7 +308,7 @@ def write_scene(
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """What `meta.json` tells of a scene; nothing where there is none that can be read."""
+    """Return the contents of `meta.json`, empty if it is missing or unreadable."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
     except (OSError, ValueError):
@@ -294,18 +316,38 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _deal(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Deal a share of the ids out; True where a row has one of them."""
+def _sample(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose a share of the distinct ids at random; True where a row has a chosen id."""
     distinct, which = np.unique(ids, return_inverse=True)
     chosen = np.zeros(len(distinct), bool)
     chosen[rng.permutation(len(distinct))[: round(share * len(distinct))]] = True
     return chosen[which]
 
 
+def _sample_blocks(ids: NDArray[np.int64], block_size: int, share: float) -> NDArray[np.bool_]:
+    """True where a patch's point falls into a block of the given share of all blocks."""
+    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+    blocks = np.arange(-(-len(ids) // block_size))
+    chosen = np.floor((blocks + 1) * share + 1e-9) > np.floor(blocks * share + 1e-9)
+    return np.asarray(chosen[first // block_size][which])
+
+
+def _read_confident(path: Path, n_patches: int) -> NDArray[np.bool_] | None:
+    if not path.is_file():
+        return None
+    confident = np.asarray(open_npy(path))
+    if confident.shape != (n_patches,) or confident.dtype != np.bool_:
+        raise ValueError(
+            f"{path} holds {confident.dtype} of shape {confident.shape}; one bool per patch is "
+            f"wanted, and info.txt has {n_patches} lines"
+        )
+    return confident
+
+
 def _open_descriptors(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path.parent} has no {path.name}; make it: kdiffhash data describe {path.parent} "
+            f"{path.parent} has no {path.name}; compute it: kdiffhash data describe {path.parent} "
             f"--kind {path.stem}"
         )
     array: NDArray[Any] = open_npy(path)
@@ -315,33 +357,33 @@ def _open_descriptors(path: Path) -> NDArray[Any]:
 
 
 def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
-    """The first columns of a text file of whole numbers."""
+    """Read the first columns of a text file of integers."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty file
+            warnings.simplefilter("ignore")  # about an empty file
             columns, encoding = range(n_columns), "utf-8-sig"
             table: NDArray[np.int64] = np.loadtxt(
                 path, np.int64, comments=None, usecols=columns, ndmin=2, encoding=encoding
             )
     except (ValueError, OverflowError):
-        raise _what_is_wrong(path, n_columns) from None
+        raise _syntax_error(path, n_columns) from None
     if not len(table):
         raise ValueError(f"{path} is empty")
     return table
 
 
 def _filled_lines(path: Path) -> list[tuple[int, str]]:
-    """Lines that are not blank, each with its number from 1."""
+    """Return the lines that are not blank, with their 1-based numbers."""
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _what_is_wrong(path: Path, n_columns: int) -> ValueError:
-    """The first line of a file that does not start with whole numbers."""
+def _syntax_error(path: Path, n_columns: int) -> ValueError:
+    """Return an error that names the first line that does not start with integers."""
     for number, line in _filled_lines(path):
         words = line.split()[:n_columns]
-        right = all(re.fullmatch(r"[+-]?\d{1,18}", word) for word in words)
-        if len(words) < n_columns or not right:
-            wanted = f"{n_columns} whole numbers wanted, got {line[:80]!r}"
-            return ValueError(f"{path}, line {number}: {wanted}")
-    return ValueError(f"{path} is not a table of whole numbers")
+        valid = all(re.fullmatch(r"[+-]?\d{1,18}", word) for word in words)
+        if len(words) < n_columns or not valid:
+            got = f"expected {n_columns} integers, got {line[:80]!r}"
+            return ValueError(f"{path}, line {number}: {got}")
+    return ValueError(f"{path} is not a table of integers")

@@ -1,4 +1,4 @@
-"""Sheets of patches: images of 1024 x 1024 grey pixels that hold 16 x 16 patches, row by row."""
+"""Sheets of patches: grey images of 1024 x 1024 pixels with 16 x 16 patches, row by row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
-from .pictures import read_grey
+from .._util.extras import need
+from .images import read_grey
 
-PATCH = 64  # pixels along a side of a patch
-WIDTH_IN_SIGMA = 15  # how much wider a patch is than the size sigma of its keypoint
+PATCH = 64  # pixels per side of a patch
+WIDTH_IN_SIGMA = 15  # width of a patch divided by the scale sigma of its keypoint
 PER_SIDE = 16
 PER_SHEET = PER_SIDE * PER_SIDE
 SIDE = PATCH * PER_SIDE
@@ -23,23 +23,37 @@ SIDE = PATCH * PER_SIDE
 Pixels = NDArray[np.uint8]
 
 _NAME = re.compile(r"patches(\d+)\.(bmp|png|jpe?g)", re.IGNORECASE)
-_KEPT = 16  # decoded sheets in memory, a megabyte each
+_N_CACHED = 16  # decoded sheets cached, 1 MB each
 
 
 class PatchSheets:
     """The patches of a scene as a lazy array of shape (n, 64, 64).
 
-    Indexing with a number, a slice or an array of numbers reads the sheets that are needed. Grey
-    BMP sheets are memory-mapped; others are decoded, and the last few are kept.
+    Indexing with an integer, a slice or an integer array reads the sheets that are needed. Grey BMP
+    sheets are memory-mapped; others are decoded, and the most recent ones are cached.
 
     Parameters
     ----------
     files : list of Path
         The sheets in order.
     n_patches : int
-        How many patches they hold; the rest of the last sheet is padding.
+        Number of patches; the rest of the last sheet is padding.
     rows : int64 array, optional
-        Which of these patches this object shows; all by default.
+        Indices of the patches that this object exposes; all by default.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from kdiffhash.datasets import PatchSheets
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "patches0000.png"
+    ...     Image.fromarray(np.zeros((1024, 1024), np.uint8)).save(path)
+    ...     patches = PatchSheets([path], 200)
+    ...     patches.shape, patches[[3, 7]].shape
+    ((200, 64, 64), (2, 64, 64))
     """
 
     dtype = np.dtype(np.uint8)
@@ -50,7 +64,7 @@ class PatchSheets:
     ) -> None:
         self._files = files
         self._rows = np.arange(n_patches) if rows is None else rows
-        self._sheet = lru_cache(_KEPT)(lambda number: read_sheet(files[number]))
+        self._sheet = lru_cache(_N_CACHED)(lambda number: read_sheet(files[number]))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -62,37 +76,47 @@ class PatchSheets:
 
     def __getitem__(self, key: Any) -> Pixels:
         if isinstance(key, tuple):
-            raise IndexError("patches are indexed by their number alone; index what that gives")
+            raise IndexError("patches are indexed along the first axis only; index the result")
         rows = np.asarray(self._rows[key])
         return self._read(rows.reshape(-1)).reshape(*rows.shape, PATCH, PATCH)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("patches are read from sheets, which takes a copy")
+            raise ValueError("patches are read from sheets, so a copy cannot be avoided")
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def take(self, rows: NDArray[np.int64]) -> PatchSheets:
-        """Some of the patches, still lazy."""
+        """Return some of the patches as another lazy array.
+
+        Parameters
+        ----------
+        rows : int64 array
+            Indices of the patches.
+
+        Returns
+        -------
+        patches : PatchSheets
+        """
         return PatchSheets(self._files, len(self._rows), self._rows[rows])
 
     def _read(self, rows: NDArray[np.int64]) -> Pixels:
         out = np.empty((len(rows), PATCH, PATCH), np.uint8)
         sheet_of = rows // PER_SHEET
         for number in np.unique(sheet_of).tolist():
-            mine = np.flatnonzero(sheet_of == number)
-            place = rows[mine] % PER_SHEET
+            selected = np.flatnonzero(sheet_of == number)
+            cell = rows[selected] % PER_SHEET
             grid = self._sheet(number).reshape(PER_SIDE, PATCH, PER_SIDE, PATCH)
-            out[mine] = grid[place // PER_SIDE, :, place % PER_SIDE]
+            out[selected] = grid[cell // PER_SIDE, :, cell % PER_SIDE]
         return out
 
 
 def is_sheet(name: str) -> bool:
-    """Whether a file is named as sheets are."""
+    """Return whether a file name is that of a sheet."""
     return _NAME.fullmatch(name) is not None
 
 
 def find_sheets(folder: Path) -> list[Path]:
-    """The sheets of a folder in order; they are numbered from 0 without gaps."""
+    """Return the sheets of a folder in order; they must be numbered from 0 without gaps."""
     found: dict[int, Path] = {}
     for entry in os.scandir(folder):
         match = _NAME.fullmatch(entry.name)
@@ -108,7 +132,7 @@ def find_sheets(folder: Path) -> list[Path]:
 
 
 def read_sheet(path: Path) -> Pixels:
-    """The pixels of a sheet: memory-mapped if it is a plain grey BMP file, else decoded."""
+    """Read a sheet: memory-mapped if it is an uncompressed grey BMP file, else decoded."""
     if path.suffix.lower() == ".bmp":
         pixels = _map_bmp(path)
         if pixels is not None:
@@ -121,13 +145,13 @@ def read_sheet(path: Path) -> Pixels:
 
 
 def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
-    """Write patches, an array or a lazy one, as sheets; black fills the last one up."""
+    """Write patches (an array or `PatchSheets`) as sheets; the last one is padded with black."""
     image_module = need("PIL.Image", "vision")
     options = {"jpg": {"quality": 95}, "png": {"compress_level": 1}}.get(suffix, {})
     for number, start in enumerate(range(0, len(patches), PER_SHEET)):
-        part = np.asarray(patches[start : start + PER_SHEET])
+        chunk = np.asarray(patches[start : start + PER_SHEET])
         sheet = np.zeros((PER_SHEET, PATCH, PATCH), np.uint8)
-        sheet[: len(part)] = part
+        sheet[: len(chunk)] = chunk
         pixels = sheet.reshape(PER_SIDE, PER_SIDE, PATCH, PATCH).swapaxes(1, 2)
         image = image_module.fromarray(np.ascontiguousarray(pixels.reshape(SIDE, SIDE)))
         kind = "JPEG" if suffix == "jpg" else suffix.upper()
@@ -135,15 +159,15 @@ def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
 
 
 def _map_bmp(path: Path) -> Pixels | None:
-    """A BMP file of 8 bits a pixel with a plain grey palette, as a memory map; None if other."""
+    """Map a BMP file with 8 bits per pixel and a linear grey palette; None if it is not one."""
     try:
-        with need("PIL.Image", "vision").open(path) as image:  # reads the head alone
+        with need("PIL.Image", "vision").open(path) as image:  # reads the header only
             (coder, _, offset, (mode, _, direction)), *more = image.tile
             if (image.size, image.mode, coder, mode, more) != ((SIDE, SIDE), "L", "raw", "L", []):
                 return None
     except OSError:
-        return None  # decoding it tells what is wrong
+        return None  # decoding it reports what is wrong
     try:
         return np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))[::direction]
     except ValueError as error:
-        raise ValueError(f"{path} is truncated; get it again") from error
+        raise ValueError(f"{path} is truncated; fetch or build it again") from error

@@ -1,13 +1,12 @@
-"""The embedded set: pictures from the scikit-image and scikit-learn wheels, seen anew.
+"""The embedded set: images from the scikit-image and scikit-learn wheels, warped into new views.
 
-Each picture is seen through random homographies, blur, noise and lighting. Keypoints are detected
-again in every view, and those that fall together by geometry show one point; descriptors take no
-part in it. **These changes of viewpoint are synthetic**: flat pictures, no occlusion. One picture
-is more than that, the Middlebury motorcycle: a stereo pair whose true disparity tells which places
-belong together.
+Each image is warped by random homographies, blurred, relit and made noisy. Keypoints are detected
+in every view, and those that correspond geometrically are patches of the same point; descriptors
+are not used for this. **These changes of viewpoint are synthetic**: planar images, no occlusion.
+The exception is the Middlebury motorcycle, a stereo pair with ground-truth disparity.
 
-Left out are pictures whose parts look alike (stars, printed text, grass, bricks), since different
-points would then be falsely told to be different things, and pictures with next to no keypoints.
+Images with repetitive texture (stars, printed text, grass, bricks) are left out, because points
+that look the same would be labelled as different, and so are images with few keypoints.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from ..extras import need
-from ..parallel import run
-from ..progress import progress
+from .._util.extras import need
+from .._util.files import cache_folder
+from .._util.progress import progress
+from .._util.threads import run
 from .descriptors import describe_patches
 from .frames import (
     Frames,
@@ -38,11 +38,11 @@ from .frames import (
     move_frames,
     nearest,
 )
-from .pictures import read_grey
-from .scene import Scene, cache_folder, load_scene, write_scene
+from .images import read_grey
+from .scene import Scene, read_scene, write_scene
 from .sheets import Pixels
 
-VERSION = 1  # of the recipe; another one is kept in another folder
+VERSION = 1  # of the recipe; part of the name of the cache folder
 TRAIN = (
     "astronaut.png",
     "camera.png",
@@ -55,13 +55,25 @@ TRAIN = (
 TEST = ("china.jpg", "coins.png", "flower.jpg", "rocket.jpg", "motorcycle_left.png")
 
 _N_VIEWS = 24
-_MAX_POINTS = 1000  # of one picture
-_MIN_SEEN, _MAX_SEEN = 2, 9  # patches of one point
-_SMALLEST = 1.6  # sigma; smaller keypoints have patches of very few pixels
+_MAX_POINTS = 1000  # per image
+_MIN_PATCHES, _MAX_PATCHES = 2, 9  # per point
+_MIN_SIGMA = 1.6  # patches of smaller keypoints have very few pixels
 
 
 class Views(NamedTuple):
-    """The two halves of the embedded set; they share no picture."""
+    """The two scenes of the embedded set; they share no image.
+
+    Parameters
+    ----------
+    train : Scene
+    test : Scene
+
+    Examples
+    --------
+    >>> from kdiffhash.datasets import Views
+    >>> Views._fields
+    ('train', 'test')
+    """
 
     train: Scene
     test: Scene
@@ -75,44 +87,60 @@ class _Patches(NamedTuple):
 
 
 def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
-    """The embedded set: real pictures in new views, more than 20,000 patches, no download.
+    """Load the embedded set: more than 20,000 patches of real images, without a download.
 
-    It is made when it is first asked for, which takes about half a minute, and kept in the cache
-    folder (set KDIFFHASH_CACHE to choose it). Except for the motorcycle, a stereo pair with true
-    disparity, the changes of viewpoint are synthetic; see `kdiffhash.datasets.views`.
+    It is made on first use, which takes about half a minute, and stored in the cache folder
+    (KDIFFHASH_CACHE). The changes of viewpoint are synthetic, except for the motorcycle, a stereo
+    pair with ground-truth disparity; see `kdiffhash.datasets.views`.
+
+    Parameters
+    ----------
+    n_jobs : int, optional
+        Number of threads; by default all cores available to the process.
+    verbose : bool, default=False
+        Show a progress bar on a terminal.
 
     Returns
     -------
     train, test : Scene
-        Scenes that share no picture; a `photo` of theirs is one view of one picture.
+        Scenes without a common image. Each photo id stands for one view of one image.
+
+    Examples
+    --------
+    >>> from kdiffhash import load_views
+    >>> train, test = load_views()  # doctest: +SKIP
+    >>> train.patches.shape[1:]  # doctest: +SKIP
+    (64, 64)
     """
     folder = cache_folder() / f"views-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):  # others wait and then find it made
+    with FileLock(
+        folder.with_name(f".{folder.name}.lock")
+    ):  # another process waits until it is made
         if not _is_whole(folder):
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
                 with progress(
                     len(TRAIN) + len(TEST), "making the embedded set", verbose
                 ) as advance:
-                    _write_part(unfinished / "views-train", TRAIN, n_jobs, advance)
-                    _write_part(unfinished / "views-test", TEST, n_jobs, advance)
+                    _write_half(unfinished / "views-train", TRAIN, n_jobs, advance)
+                    _write_half(unfinished / "views-test", TEST, n_jobs, advance)
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    return Views(load_scene(folder / "views-train"), load_scene(folder / "views-test"))
+    return Views(read_scene(folder / "views-train"), read_scene(folder / "views-test"))
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the set is there; one that was damaged is made again."""
+    """Return whether the set exists and is complete; a damaged one is made again."""
     try:
-        return all(len(load_scene(folder / f"views-{part}").patches) for part in ("train", "test"))
+        return all(len(read_scene(folder / f"views-{name}").patches) for name in ("train", "test"))
     except (OSError, ValueError):
         return False
 
 
-def _write_part(
+def _write_half(
     folder: Path, names: tuple[str, ...], n_jobs: int | None, advance: Callable[[int], None]
 ) -> None:
     made: dict[str, _Patches] = {}
@@ -122,22 +150,22 @@ def _write_part(
         advance(1)
 
     run([partial(make, name) for name in names], n_jobs)
-    parts = [made[name] for name in names]
-    n_points = np.cumsum([0, *(part.points.max() + 1 for part in parts)])
-    n_photos = _N_VIEWS * np.arange(len(parts))
-    patches = np.concatenate([part.patches for part in parts])
-    pictures = [
+    images = [made[name] for name in names]
+    n_points = np.cumsum([0, *(one.points.max() + 1 for one in images)])
+    n_photos = _N_VIEWS * np.arange(len(images))
+    patches = np.concatenate([one.patches for one in images])
+    sources = [
         {"file": name, "source": _source(name).parent.parent.name, "photos": [i, i + _N_VIEWS - 1]}
         for name, i in zip(names, n_photos.tolist())
     ]
     write_scene(
         folder,
         patches,
-        np.concatenate([part.points + n for part, n in zip(parts, n_points)]),
-        np.concatenate([part.photos + n for part, n in zip(parts, n_photos)]),
+        np.concatenate([one.points + n for one, n in zip(images, n_points)]),
+        np.concatenate([one.photos + n for one, n in zip(images, n_photos)]),
         descriptors=describe_patches(patches, n_jobs=n_jobs),
-        frames=np.concatenate([part.frames for part in parts]),
-        meta={"views": VERSION, "pictures": pictures},
+        frames=np.concatenate([one.frames for one in images]),
+        meta={"views": VERSION, "pictures": sources},
     )
 
 
@@ -148,27 +176,27 @@ def _source(name: str) -> Path:
 
 
 def _read(name: str) -> Pixels:
-    picture = read_grey(_source(name))
-    # The retina's picture is twice as large as its details.
-    return need("cv2", "vision").pyrDown(picture) if max(picture.shape) > 1000 else picture
+    image = read_grey(_source(name))
+    # The retina image is oversampled by two.
+    return need("cv2", "vision").pyrDown(image) if max(image.shape) > 1000 else image
 
 
 def _views_of(name: str, rng: np.random.Generator) -> _Patches:
-    """The patches of one picture: points are keypoints of the picture that views show again."""
-    picture = _read(name)
-    points = _distinct(detect_frames(picture))
-    sources = [(picture, points, np.ones(len(points), bool))]
+    """Make the patches of one image; points are its keypoints that are detected in views."""
+    original = _read(name)
+    points = _distinct(detect_frames(original))
+    sources = [(original, points, np.ones(len(points), bool))]
     if name == "motorcycle_left.png":
-        sources.append((_read("motorcycle_right.png"), *_in_right_picture(points)))
+        sources.append((_read("motorcycle_right.png"), *_in_right_image(points)))
     seen = []
     for number in range(_N_VIEWS):
         source, expected, visible = sources[number % len(sources)]
-        as_it_is = number < len(sources)
-        H = np.eye(3) if as_it_is else _random_homography(source.shape, rng)
-        image = source if as_it_is else _look(source, H, rng)
+        unchanged = number < len(sources)
+        H = np.eye(3) if unchanged else _random_homography(source.shape, rng)
+        image = source if unchanged else _render(source, H, rng)
         which, found = _match(expected, visible, detect_frames(image), H, source.shape, image.shape)
         seen.append((which, np.full(len(which), number), found, cut_patches(image, found)))
-    point, photo, frame, patch = (np.concatenate(parts) for parts in zip(*seen, strict=True))
+    point, photo, frame, patch = (np.concatenate(columns) for columns in zip(*seen, strict=True))
     keep = _choose(point, rng)
     new_ids = np.unique(point[keep], return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((photo[keep], new_ids))
@@ -176,8 +204,8 @@ def _views_of(name: str, rng: np.random.Generator) -> _Patches:
 
 
 def _distinct(frames: Frames) -> Frames:
-    """Keypoints, strongest first, without those whose patch overlaps largely with a kept one's."""
-    frames = frames[frames[:, 3] >= _SMALLEST]
+    """Drop keypoints whose patch largely overlaps that of a stronger one."""
+    frames = frames[frames[:, 3] >= _MIN_SIGMA]
     gap, near = nearest(frames[:, :2], frames[:, :2], min(40, len(frames)))
     covers = (gap < 2 * frames[:, 3:]) & (np.abs(np.log2(frames[near, 3] / frames[:, 3:])) < 1)
     kept = np.ones(len(frames), bool)
@@ -188,8 +216,8 @@ def _distinct(frames: Frames) -> Frames:
     return frames[kept]
 
 
-def _in_right_picture(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
-    """Where the points of the motorcycle's left picture lie in the right one, and are visible."""
+def _in_right_image(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
+    """Map points of the motorcycle's left image to the right one; tell which are visible."""
     with np.load(_source("motorcycle_disp.npz"), allow_pickle=False) as file:
         disparity = file["arr_0"].astype(np.float64)
     height, width = disparity.shape
@@ -198,7 +226,7 @@ def _in_right_picture(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
     known = np.isfinite(shift)
     moved = points.copy()
     moved[:, 0] -= np.where(known, shift, 0)
-    # The nearest surface (largest disparity) that reaches each pixel of the right picture.
+    # The nearest surface (largest disparity) at each pixel of the right image.
     rows, columns = np.nonzero(np.isfinite(disparity))
     values = disparity[rows, columns]
     target = np.round(columns - values).astype(int)
@@ -210,7 +238,7 @@ def _in_right_picture(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
 
 
 def _random_homography(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
-    """A tilted plane seen by a turned and moved camera."""
+    """Return the homography of a tilted plane seen by a rotated and translated camera."""
     from scipy.spatial.transform import Rotation
 
     height, width = shape
@@ -226,11 +254,11 @@ def _random_homography(shape: tuple[int, ...], rng: np.random.Generator) -> NDAr
     return np.asarray(H / H[2, 2])
 
 
-def _look(source: Pixels, H: NDArray[np.float64], rng: np.random.Generator) -> Pixels:
-    """The picture through a homography, a lens, another light and a sensor."""
+def _render(source: Pixels, H: NDArray[np.float64], rng: np.random.Generator) -> Pixels:
+    """Render a view: homography, blur, lighting and sensor noise."""
     cv2 = need("cv2", "vision")
     height, width = source.shape
-    # Twice as large and then halved, so that what is far away is averaged and does not flicker.
+    # Supersampled, to avoid aliasing where the view is reduced.
     double = np.array([[2, 0, 0.5], [0, 2, 0.5], [0, 0, 1]])
     large = cv2.warpPerspective(source, double @ H, (2 * width, 2 * height))
     image = cv2.resize(large, (width, height), interpolation=cv2.INTER_AREA) / np.float32(255)
@@ -244,15 +272,17 @@ def _look(source: Pixels, H: NDArray[np.float64], rng: np.random.Generator) -> P
     return np.asarray(np.clip(image * 255, 0, 255).astype(np.uint8))
 
 
-def _apply(H: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
-    mapped = places @ H[:, :2].T + H[:, 2]
+def _apply(H: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    mapped = positions @ H[:, :2].T + H[:, 2]
     return np.asarray(mapped[..., :2] / mapped[..., 2:])
 
 
-def _derivative(H: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The 2 x 2 derivatives of a homography at places."""
-    w = (places @ H[2, :2] + H[2, 2])[:, None, None]
-    return np.asarray((H[None, :2, :2] - _apply(H, places)[:, :, None] * H[None, None, 2, :2]) / w)
+def _derivative(H: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the 2 x 2 derivatives of a homography."""
+    w = (positions @ H[2, :2] + H[2, 2])[:, None, None]
+    return np.asarray(
+        (H[None, :2, :2] - _apply(H, positions)[:, :, None] * H[None, None, 2, :2]) / w
+    )
 
 
 def _match(
@@ -263,7 +293,7 @@ def _match(
     source_shape: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> tuple[NDArray[np.int64], Frames]:
-    """Numbers of the points that a view shows, and the frames it shows them in."""
+    """Return the indices of the points detected in a view, and their frames."""
     back = np.asarray(np.linalg.inv(H), np.float64)
     edge = corners(found)
     whole = inside(edge, shape).all(axis=1)
@@ -273,7 +303,7 @@ def _match(
     if not len(found):
         return np.empty(0, np.int64), found
     points = np.flatnonzero(visible)
-    wanted = expected[points, None]  # (n, 1, 4), against up to ten keypoints nearby, nearest first
+    wanted = expected[points, None]  # (n, 1, 4), against the ten nearest keypoints
     gap, near = nearest(in_source[:, :2], wanted[:, 0, :2], 10)
     nearby = in_source[near]
     fits = gap < np.maximum(1.5, 1.2 * wanted[:, :, 3])
@@ -285,12 +315,12 @@ def _match(
 
 
 def _choose(point: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Rows to keep: points seen often enough, not too many of them, not too often each."""
+    """Choose the rows to keep: points with enough patches, at most so many, at random."""
     shuffled = rng.permutation(len(point))
     order = shuffled[np.argsort(point[shuffled], kind="stable")]
     sizes = np.bincount(point)
     rank = np.arange(len(point)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    enough = np.flatnonzero(sizes >= _MIN_SEEN)
+    enough = np.flatnonzero(sizes >= _MIN_PATCHES)
     taken = np.zeros(len(sizes), bool)
     taken[rng.permutation(enough)[:_MAX_POINTS]] = True
-    return order[taken[point[order]] & (rank < _MAX_SEEN)]
+    return order[taken[point[order]] & (rank < _MAX_PATCHES)]

@@ -1,1 +1,1 @@
-"""Engines that people already run, one file each."""
+"""Adapters to other systems, one module each: Dask, FAISS, ONNX, PostgreSQL."""

@@ -1,4 +1,4 @@
-"""FAISS: hand codes over with their ids, and take them back."""
+"""FAISS: convert an index of codes to a binary FAISS index, and back."""
 
 from __future__ import annotations
 
@@ -7,100 +7,179 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
+from .._util.extras import need
 from ..search import HammingIndex
-from ..search.tables import cheapest_parts
+from ..search.lookup_tables import cheapest_substrings
 
 Kind = Literal["flat", "ivf", "hnsw", "multihash"]
 
-#: About so many codes make FAISS's HNSW, finding 95 % of the ten nearest, as quick in batches as
-#: exact search, on real codes of 64 to 512 bits (benchmarks/crossover.py).
-HNSW_PAYS = 100_000
+#: Number of codes from which FAISS's HNSW at a recall of 95 % of the ten nearest neighbours matches
+#: exact search in batches, on real codes of 64 to 512 bits (benchmarks/hnsw_crossover.py).
+HNSW_CROSSOVER = 100_000
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "flat": (),
+    "ivf": ("n_lists",),
+    "hnsw": ("m", "ef_construction", "ef_search"),
+    "multihash": ("n_tables", "table_bits"),
+}
 
 
 class Recommendation(NamedTuple):
-    """What to search with."""
+    """A search method, and the reason for it; returned by `recommend_index`.
+
+    Attributes
+    ----------
+    method : "exact", "tables" or "hnsw"
+        The method to use.
+    reason : str
+        Why this method, in one sentence.
+
+    Examples
+    --------
+    >>> from kdiffhash.engines.faiss import recommend_index
+    >>> method, reason = recommend_index(1_000, 64)
+    >>> method
+    'exact'
+    """
 
     method: Literal["exact", "tables", "hnsw"]
-    why: str
+    reason: str
 
 
 def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
-    """An index of FAISS with the codes and ids of this one.
+    """Return a binary FAISS index with the codes and ids of an index.
 
     Parameters
     ----------
     index : HammingIndex
-        The length of its codes must be a multiple of 8.
-    kind : "flat", "ivf", "hnsw" or "multihash"
-        ``IndexBinaryFlat`` (exact), ``IndexBinaryIVF`` (option `n_lists`, by default four times
-        the root of the number of codes), ``IndexBinaryHNSW`` (`m`, 32) or
-        ``IndexBinaryMultiHash`` (`n_tables`, 4, and `table_bits`, 16).
+        The index to convert. FAISS accepts only lengths that are a multiple of 8 bits.
+    kind : "flat", "ivf", "hnsw" or "multihash", default "flat"
+        ``IndexBinaryFlat`` (exact), ``IndexBinaryIVF``, ``IndexBinaryHNSW`` or
+        ``IndexBinaryMultiHash``.
     **options : int
-        See `kind`.
+        For "ivf": `n_lists`, the number of inverted lists (default: four times the square root of
+        the number of codes). For "hnsw": `m`, the number of neighbours per node (default 32),
+        `ef_construction` (default 40) and `ef_search` (default 16), the sizes of the candidate
+        list while building and while searching. For "multihash": `n_tables` (default 4) and
+        `table_bits`, the bits of a key (default 16).
 
     Returns
     -------
     faiss.IndexBinary
-        Gives the ids of this index. All but IVF, which keeps ids itself, are wrapped in an
-        ``IndexBinaryIDMap2``.
+        A search returns the ids of `index`. Every kind except IVF, which stores ids itself, is
+        wrapped in an ``IndexBinaryIDMap2``.
+
+    Raises
+    ------
+    ValueError
+        If the length of the codes is not a multiple of 8, or an option does not fit `kind`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import HammingIndex
+    >>> from kdiffhash.engines.faiss import to_faiss
+    >>> codes = np.random.default_rng(0).integers(0, 256, (1000, 16), dtype=np.uint8)
+    >>> graph = to_faiss(HammingIndex(codes), "hnsw", m=16, ef_search=64)
+    >>> distances, ids = graph.search(codes[:3], 1)
+    >>> ids.ravel().tolist()
+    [0, 1, 2]
     """
     faiss = need("faiss", "faiss")
-    if index.n_bits % 8:
-        raise ValueError(f"FAISS takes codes of whole bytes, these have {index.n_bits} bits")
-    known: dict[str, tuple[str, ...]] = {
-        "flat": (),
-        "ivf": ("n_lists",),
-        "hnsw": ("m",),
-        "multihash": ("n_tables", "table_bits"),
-    }
-    if kind not in known:
-        raise ValueError(f"kind must be one of {', '.join(known)}, got {kind!r}")
-    if wrong := set(options) - set(known[kind]):
-        raise ValueError(f"{kind} has no option {', '.join(sorted(wrong))}")
-    if any(value < 2 - (name != "m") for name, value in options.items()):
-        raise ValueError(f"options must be above zero, m above one, got {options}")
+    _check_options(index, kind, options)
     ids = index.ids
     codes, bits = index.get(ids), index.n_bits
     if kind == "ivf":
-        if not len(ids):
-            raise ValueError("an IVF index learns its lists from codes, and there are none")
-        n_lists = options.get("n_lists", min(len(ids), int(4 * len(ids) ** 0.5)))
-        if n_lists > len(ids):
-            raise ValueError(f"{n_lists} lists cannot be learned from {len(ids)} codes")
-        quantizer = faiss.IndexBinaryFlat(bits)
-        made = faiss.IndexBinaryIVF(quantizer, bits, n_lists)
-        made.own_fields = True
-        quantizer.this.disown()
-        made.train(codes)
-        made.add_with_ids(codes, ids)
-        return made
+        return _to_ivf(faiss, codes, ids, bits, options.get("n_lists"))
     if kind == "flat":
-        plain = faiss.IndexBinaryFlat(bits)
+        inner = faiss.IndexBinaryFlat(bits)
     elif kind == "hnsw":
-        plain = faiss.IndexBinaryHNSW(bits, options.get("m", 32))
+        inner = faiss.IndexBinaryHNSW(bits, options.get("m", 32))
+        inner.hnsw.efConstruction = options.get("ef_construction", inner.hnsw.efConstruction)
+        inner.hnsw.efSearch = options.get("ef_search", inner.hnsw.efSearch)
     else:
         tables, width = options.get("n_tables", 4), options.get("table_bits", 16)
         if tables * width > bits:
-            raise ValueError(f"{tables} tables of {width} bits need more than {bits} bits")
-        plain = faiss.IndexBinaryMultiHash(bits, tables, width)
-    made = faiss.IndexBinaryIDMap2(plain)
-    made.own_fields = True
-    plain.this.disown()
-    made.add_with_ids(codes, ids)
-    return made
+            raise ValueError(
+                f"{tables} tables with keys of {width} bits need {tables * width} bits, but the "
+                f"codes have {bits}; choose fewer tables or shorter keys"
+            )
+        inner = faiss.IndexBinaryMultiHash(bits, tables, width)
+    result = faiss.IndexBinaryIDMap2(inner)
+    result.own_fields = True
+    inner.this.disown()
+    result.add_with_ids(codes, ids)
+    return result
+
+
+def _check_options(index: HammingIndex, kind: str, options: dict[str, int]) -> None:
+    if index.n_bits % 8:
+        raise ValueError(
+            f"FAISS needs a multiple of 8 bits, but the codes have {index.n_bits} bits"
+        )
+    if kind not in _OPTIONS:
+        raise ValueError(f"kind must be one of {', '.join(_OPTIONS)}, got {kind!r}")
+    if unknown := set(options) - set(_OPTIONS[kind]):
+        accepted = ", ".join(_OPTIONS[kind]) or "none"
+        raise ValueError(
+            f"kind={kind!r} has no option {', '.join(sorted(unknown))}; accepted: {accepted}"
+        )
+    for name, value in options.items():
+        least = 2 if name == "m" else 1
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _to_ivf(
+    faiss: Any, codes: NDArray[np.uint8], ids: NDArray[np.int64], bits: int, n_lists: int | None
+) -> Any:
+    if not len(ids):
+        raise ValueError("an IVF index is trained on codes, but the index is empty")
+    if n_lists is None:
+        n_lists = min(len(ids), int(4 * len(ids) ** 0.5))
+    if n_lists > len(ids):
+        raise ValueError(f"n_lists must be at most the number of codes, {len(ids)}, got {n_lists}")
+    quantizer = faiss.IndexBinaryFlat(bits)
+    result = faiss.IndexBinaryIVF(quantizer, bits, n_lists)
+    result.own_fields = True
+    quantizer.this.disown()
+    result.train(codes)
+    result.add_with_ids(codes, ids)
+    return result
 
 
 def from_faiss(index: Any) -> HammingIndex:
-    """A `HammingIndex` with the codes and ids of an index of FAISS.
+    """Return a `HammingIndex` with the codes and ids of a binary FAISS index.
 
     Parameters
     ----------
     index : faiss.IndexBinary
-        Flat, IVF, HNSW or MultiHash, with or without a map of ids.
+        A flat, IVF, HNSW or MultiHash index, with or without an id map. Without ids, codes are
+        numbered from 0.
+
+    Returns
+    -------
+    HammingIndex
+        An index in memory.
+
+    Raises
+    ------
+    ValueError
+        If the index is of a kind that does not store its codes accessibly.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> import numpy as np
+    >>> from kdiffhash.engines.faiss import from_faiss
+    >>> flat = faiss.IndexBinaryFlat(64)
+    >>> flat.add(np.zeros((5, 8), np.uint8))
+    >>> from_faiss(flat)
+    <HammingIndex of 5 codes of 64 bits>
     """
     faiss = need("faiss", "faiss")
-    owner = index  # what is inside lives as long as this
+    owner = index  # keeps the inner indexes alive
     index = faiss.downcast_IndexBinary(owner)
     ids: NDArray[np.int64] | None = None
     if isinstance(index, faiss.IndexBinaryIDMap):
@@ -108,45 +187,51 @@ def from_faiss(index: Any) -> HammingIndex:
         index = faiss.downcast_IndexBinary(index.index)
     width = index.d // 8
     if isinstance(index, faiss.IndexBinaryIVF):
-        lists = index.invlists
-        parts = [
-            (
-                faiss.rev_swig_ptr(lists.get_codes(i), n * width).reshape(n, width).copy(),
-                faiss.rev_swig_ptr(lists.get_ids(i), n).copy(),
-            )
-            for i in range(lists.nlist)
-            if (n := lists.list_size(i))
-        ]
-        codes = np.concatenate([np.empty((0, width), np.uint8), *(part for part, _ in parts)])
-        own = np.concatenate([np.empty(0, np.int64), *(own for _, own in parts)])
-        ids = own if ids is None else ids[own]
+        codes, stored_ids = _from_inverted_lists(faiss, index.invlists, width)
+        ids = stored_ids if ids is None else ids[stored_ids]
     else:
         if isinstance(index, faiss.IndexBinaryHNSW | faiss.IndexBinaryMultiHash):
             index = faiss.downcast_IndexBinary(index.storage)
         if not isinstance(index, faiss.IndexBinaryFlat):
-            raise ValueError(f"codes cannot be taken out of a {type(index).__name__}")
+            raise ValueError(
+                f"codes cannot be read from a {type(index).__name__}; accepted are flat, IVF, "
+                "HNSW and MultiHash indexes"
+            )
         codes = faiss.vector_to_array(index.xb).reshape(-1, width)
     return HammingIndex(codes, ids, n_bits=owner.d)
 
 
+def _from_inverted_lists(
+    faiss: Any, lists: Any, width: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    codes, ids = [np.empty((0, width), np.uint8)], [np.empty(0, np.int64)]
+    for i in range(lists.nlist):
+        if n := lists.list_size(i):
+            codes.append(faiss.rev_swig_ptr(lists.get_codes(i), n * width).reshape(n, width).copy())
+            ids.append(faiss.rev_swig_ptr(lists.get_ids(i), n).copy())
+    return np.concatenate(codes), np.concatenate(ids)
+
+
 def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommendation:
-    """What to search with, from measured crossovers.
+    """Recommend a search method, from measured crossover points.
 
     Parameters
     ----------
     n : int
         Number of codes.
     n_bits : int
+        Length of the codes.
     radius : int, optional
-        How far away what you look for may be; by default the nearest are wanted, however far.
+        Radius of a range search. By default the nearest neighbours are wanted, at any distance.
 
     Returns
     -------
     method : "exact", "tables" or "hnsw"
-        A pass over all codes (`HammingIndex.search`); tables for all within a small radius, exact,
-        too (`HammingIndex.search_radius` makes them by itself); or FAISS's HNSW (`to_faiss`), which
-        finds most of the nearest, not all.
-    why : str
+        ``"exact"``: scan all codes (`HammingIndex.search`). ``"tables"``: lookup tables for a small
+        radius, which are exact, too, and which `HammingIndex.search_radius` builds when they pay.
+        ``"hnsw"``: FAISS's HNSW (`to_faiss`), which is approximate.
+    reason : str
+        Why this method, in one sentence.
 
     Examples
     --------
@@ -157,17 +242,23 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
     'tables'
     """
     if n < 0 or n_bits < 1 or (radius is not None and radius < 0):
-        raise ValueError(f"n, n_bits and radius must not be negative, got {n}, {n_bits}, {radius}")
+        raise ValueError(
+            f"n and radius must be at least 0 and n_bits at least 1, got n={n}, "
+            f"n_bits={n_bits}, radius={radius}"
+        )
     if radius is not None:
-        if cheapest_parts(n, n_bits, radius, n_queries=10_000):
-            return Recommendation("tables", f"few rows share a part at {radius} of {n_bits} bits")
-        return Recommendation("exact", "tables pay for smaller radii or more codes only")
-    if n <= HNSW_PAYS:
+        if cheapest_substrings(n, n_bits, radius, n_queries=10_000):
+            reason = f"at a radius of {radius} of {n_bits} bits, lookup tables leave few candidates"
+            return Recommendation("tables", reason)
         return Recommendation(
-            "exact", f"up to some {HNSW_PAYS:,} codes a graph gains little or nothing"
+            "exact", "lookup tables pay only for a smaller radius or for more codes"
+        )
+    if n <= HNSW_CROSSOVER:
+        return Recommendation(
+            "exact", f"up to about {HNSW_CROSSOVER:,} codes HNSW is hardly faster than a scan"
         )
     return Recommendation(
         "hnsw",
-        f"above some {HNSW_PAYS:,} codes a graph answers sooner than a pass over all, after it was "
-        "built; stay with exact search where none of the nearest may be missed",
+        f"above about {HNSW_CROSSOVER:,} codes HNSW, once built, is faster than a scan; use exact "
+        "search if every nearest neighbour must be found",
     )

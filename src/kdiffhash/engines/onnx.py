@@ -1,4 +1,4 @@
-"""Models as ONNX graphs: from rows to packed codes, wherever ONNX runs."""
+"""Export models as ONNX graphs that turn descriptors into packed codes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,44 @@ from typing import Any
 
 import numpy as np
 
+from .._util.extras import need
+from .._util.files import replacing
 from ..codes import n_bytes
-from ..extras import need
-from ..files import replacing
 from ..hashers import BaseHasher
-from ..kernels import GaussianMap, IdentityMap
+from ..learn.kernels import GaussianMap, IdentityMap
 
-_OPSET, _IR = 17, 8  # of 2022, for old runtimes
+_OPSET, _IR = 17, 8  # versions of 2022, so that older runtimes load the graph
 
 
 def export(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
     """Write a fitted hasher as an ONNX graph.
 
-    The input ``rows`` is float32 of shape (n, d), the output ``codes`` uint8 of shape (n, bytes):
-    what `transform` gives, but for less than one bit in a million. Sums are made in double
-    precision inside.
+    The graph's input ``rows`` is float32 of shape (n, n_features), its output ``codes`` uint8 of
+    shape (n, n_bytes). The codes equal those of `transform` except for less than one bit in a
+    million: the graph sums in float64, in an order that the runtime chooses.
 
     Parameters
     ----------
     hasher : BaseHasher
-        Linear, or with a Gaussian or Mahalanobis kernel.
-    path : path
-        Where to write; an old file is replaced only when all is written.
+        A fitted hasher, linear or with a Gaussian (``"rbf"``) or Mahalanobis kernel.
+    path : str or path
+        File to write. An existing file is replaced once the new one is complete.
+
+    Raises
+    ------
+    ValueError
+        If the hasher has a kernel that cannot be exported.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from kdiffhash import LDAHash
+    >>> from kdiffhash.engines.onnx import export
+    >>> X = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    >>> hasher = LDAHash(n_bits=8, random_state=0).fit(X, np.arange(100) // 4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(hasher, f"{folder}/model.onnx")
     """
     from sklearn.utils.validation import check_is_fitted
 
@@ -41,7 +57,7 @@ def export(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
 
 
 class _Graph:
-    """Nodes and constants of a graph that is being written."""
+    """Nodes and constants of a graph under construction."""
 
     def __init__(self, onnx: Any, hasher: BaseHasher) -> None:
         self.helper, self.types, self.numpy = onnx.helper, onnx.TensorProto, onnx.numpy_helper
@@ -73,7 +89,7 @@ class _Graph:
         return model
 
     def add(self, kind: str, *inputs: str, out: str | None = None, **attributes: Any) -> str:
-        """Append a node, and name what it gives."""
+        """Append a node and return the name of its output."""
         name = out or f"v{len(self.nodes)}"
         self.nodes.append(self.helper.make_node(kind, inputs, [name], **attributes))
         return name
@@ -84,7 +100,7 @@ class _Graph:
         return name
 
     def preprocessed(self, rows: str) -> str:
-        """In float32, as `transform` does it."""
+        """Preprocess in float32, as `transform` does."""
         kind = self.hasher.preprocess
         if kind is None:
             return rows
@@ -99,12 +115,12 @@ class _Graph:
         return self.add("Sqrt", self.add("Div", rows, self.add("Max", total, tiny)))
 
     def features(self, rows: str) -> str:
-        """In float64: rows minus their shift, or kernel values."""
+        """Return centred rows, or kernel values, in float64."""
         features = self.hasher._feature_map()
         if not isinstance(features, IdentityMap | GaussianMap):
             raise ValueError(
-                f"kernel={getattr(self.hasher, 'kernel', None)!r} cannot be exported; "
-                "'rbf' and 'mahalanobis' can"
+                f"kernel={getattr(self.hasher, 'kernel', None)!r} cannot be exported to ONNX; "
+                "accepted are 'rbf', 'mahalanobis' and linear hashers"
             )
         rows = self.add("Cast", rows, to=self.types.DOUBLE)
         rows = self.add("Sub", rows, self.constant(features.shift.astype(np.float64)))
@@ -125,7 +141,7 @@ class _Graph:
         return self.add("Exp", self.add("Sub", exponent, column))
 
     def packed(self, bits: str, out: str) -> None:
-        """Eight bits a byte, the first on top, zeros to fill up."""
+        """Pack eight bits into each byte, most significant first, padded with zeros."""
         n_bits = self.hasher.n_bits_
         values = self.add("Cast", bits, to=self.types.FLOAT)
         spare = -n_bits % 8
@@ -133,6 +149,6 @@ class _Graph:
             pads = self.constant(np.array([0, 0, 0, spare], np.int64))
             values = self.add("Pad", values, pads)
         shape = self.constant(np.array([-1, n_bytes(n_bits), 8], np.int64))
-        eights = self.add("Reshape", values, shape)
-        places = self.constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
-        self.add("Cast", self.add("MatMul", eights, places), out=out, to=self.types.UINT8)
+        groups = self.add("Reshape", values, shape)
+        powers = self.constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
+        self.add("Cast", self.add("MatMul", groups, powers), out=out, to=self.types.UINT8)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._util.errors import KdiffhashError
+from .._util.extras import need
 from ..codes import Codes, n_bytes
-from ..errors import KdiffhashError
-from ..extras import need
 from ..search.segment import Ids
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # head of a binary COPY: no flags, nothing more

@@ -1,4 +1,4 @@
-"""What all hashers share: drawing pairs, encoding, measuring, shortening, saving."""
+"""Base class of all hashers: draw pairs, encode, evaluate, truncate, save."""
 
 from __future__ import annotations
 
@@ -14,32 +14,56 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..calibration import Calibration, calibrate
 from ..codes import Codes, hamming, n_bytes
-from ..encode import Encoder
-from ..kernels import FeatureMap
-from ..metrics import roc
-from ..model_file import Arrays, Header, Model
-from ..pairs import Labels, Pairs, Similar, check_pairs, distinct_rows, draw_pairs
-from ..preprocess import Preprocess, check_preprocess
-from ..rows import RowSource, check_source, is_source
-from ..thresholds import BitRates
-from .stored import from_file, to_file
+from ..evaluate.calibration import Calibration, calibrate
+from ..evaluate.roc import roc
+from ..learn.encoder import Encoder
+from ..learn.kernels import FeatureMap
+from ..learn.pairs import Labels, Pairs, Similar, check_pairs, distinct_rows, draw_pairs
+from ..learn.preprocess import Preprocess, check_preprocess
+from ..learn.rows import RowSource, check_source, is_source
+from ..learn.thresholds import BitRates
+from .model_file import Arrays, Header, Model
+from .serialization import from_file, to_file
 
 _encoders: WeakKeyDictionary[BaseHasher, Encoder] = WeakKeyDictionary()  # of fitted hashers
-_NEARLY_CONSTANT = 1e-3  # share of rows on the rarer side of a bit that is called constant
+_NEARLY_CONSTANT = 1e-3  # a bit whose rarer value has a smaller share than this is reported
 
 
 class ConstantBitWarning(UserWarning):
-    """Some bits have (nearly) the same value on all training rows."""
+    """Warning that some bits have (nearly) the same value on all training rows.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from kdiffhash import ConstantBitWarning
+    >>> warnings.simplefilter("ignore", ConstantBitWarning)  # where constant bits are expected
+    """
 
 
 class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class of all hashers.
 
-    A fitted hasher has `directions_`, shape (n_bits, number of features), and `thresholds_`, shape
-    (n_bits,): bit i of a row is 1 where the row's features, multiplied with direction i, are above
-    threshold i.
+    Bit i of a row is 1 if the inner product of the row's features with ``directions_[i]`` is above
+    ``thresholds_[i]``. The features are the row itself or, for kernel hashers, its kernel values
+    with the basis.
+
+    Attributes
+    ----------
+    directions_ : float32 array of shape (n_bits, n_features)
+        One projection direction per bit.
+    thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
+    n_features_in_ : int
+        Number of columns of the training rows.
+    n_bits_ : int
+        Number of bits of the fitted hasher.
+
+    Examples
+    --------
+    >>> from kdiffhash import BaseHasher, LDAHash
+    >>> isinstance(LDAHash(), BaseHasher)
+    True
     """
 
     n_bits: int | None
@@ -53,38 +77,40 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     directions_: NDArray[np.float32]
     thresholds_: NDArray[np.float32]
 
-    #: Fitted attributes that make the hash; `model_file` stores those that are set.
+    #: Fitted attributes that define the hash; a model file stores those that are set.
     _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
-    #: Whether prefixes of its codes are good codes.
+    #: Whether a prefix of a code is a good shorter code.
     _nested: ClassVar[bool] = True
-    #: Fitted attributes with one entry a bit, which `truncate` shortens.
+    #: Fitted attributes with one entry per bit, which `truncate` shortens.
     _per_bit: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
 
     # -- learning -------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
-        """Learn from labelled rows; pairs are drawn from the labels.
+        """Learn from labelled rows; training pairs are drawn from the labels.
 
         Parameters
         ----------
         X : array of shape (n, d)
-            Or a memory map, `kdiffhash.shards.open_shards` of a folder, or a dask array. Of these,
-            only the rows that learning needs are read.
-        y : array of shape (n,)
-            Which object each row belongs to. Shards may have labels of their own.
-        groups : array of shape (n,), optional
-            If given, pairs are drawn across groups only (see `draw_pairs`).
+            Training rows: an array, a memory map, the result of `kdiffhash.shards.open_shards`, or
+            a dask array. From the last three only the rows used for training are read.
+        y : array of shape (n,) or None, default=None
+            Label of each row: the object it belongs to. May be omitted only if X is a set of
+            shards that store labels.
+        groups : array of shape (n,) or None, default=None
+            If given, both members of a pair come from different groups (see `draw_pairs`).
 
         Returns
         -------
-        self
+        self : object
+            The fitted hasher.
         """
         if y is None and isinstance(X, RowSource):
             y = X.labels()
         if y is None:
             raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: "
-                "the object that each row belongs to"
+                f"{type(self).__name__} requires y to be passed, but the target y is None; "
+                "pass the label of each row, or call fit_pairs"
             )
         self._forget()
         rows, y = self._check_training_rows(X, y)
@@ -111,31 +137,36 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (n, d)
-            Or a source of rows, as in `fit`.
+            Training rows: an array, a memory map, the result of `kdiffhash.shards.open_shards`, or
+            a dask array. From the last three only the rows used for training are read.
         pairs : int array of shape (p, 2)
             Row numbers of both members of each pair.
         similar : bool array of shape (p,)
-            True where both members belong to the same object.
-        y : array of shape (n,), optional
-            Which object each row belongs to, if that is known. Refinement uses it: it draws more
-            positive pairs, and looks for negatives among rows of other objects. Without y, rows
-            that positive pairs join belong together.
-        groups : array of shape (n,), optional
-            With y: draw those pairs across groups only, as in `fit`.
+            True for positive pairs (both members belong to the same object).
+        y : array of shape (n,) or None, default=None
+            Labels, used by refinement only: it draws further positive pairs from them and takes
+            negatives from rows with other labels. Without y, rows connected by positive pairs
+            count as one object.
+        groups : array of shape (n,) or None, default=None
+            Only together with y: refinement draws pairs across groups only.
 
         Returns
         -------
-        self
+        self : object
+            The fitted hasher.
         """
         self._forget()
         rows, _ = self._check_training_rows(X)
         if groups is not None and y is None:
-            raise ValueError("groups came without y; they say which pairs of labelled rows to draw")
+            raise ValueError(
+                "groups were given without y; groups restrict the pairs drawn from labels, so pass "
+                "y as well or leave groups out"
+            )
         labels = None if y is None else Labels.of(y, groups, len(rows))
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), labels)
 
     def _fit_checked(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> Self:
-        """Learn all, or nothing: a fit that fails leaves no half-learned hash."""
+        """Learn from checked input; if that fails, leave the hasher unfitted."""
         try:
             self._check_params()
             self._learn(X, pairs, similar, labels)
@@ -146,13 +177,13 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     @abstractmethod
     def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
-        """Learn from checked input: set `directions_`, `thresholds_` and what the features need.
+        """Set `directions_`, `thresholds_` and the fitted attributes of the feature map.
 
-        X is indexed by row numbers; where it is not in memory, each read costs time.
+        X is indexed by arrays of row numbers; if it is not in memory, every access is a read.
         """
 
     def _check_training_rows(self, X: Any, y: Any = None) -> tuple[Any, Any]:
-        """Rows and labels of the same number; a source of rows is checked when it is read."""
+        """Return checked rows and labels; rows outside of memory are checked when read."""
         if is_source(X):
             check_source(X)
             self.n_features_in_ = int(X.shape[1])
@@ -173,27 +204,28 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (n, d)
-            float, uint8 or other numbers, in memory or memory-mapped.
+            Rows of any numeric type, in memory or memory-mapped.
 
         Returns
         -------
         codes : uint8 array of shape (n, ceil(n_bits / 8))
-            Packed as by `numpy.packbits`, spare bits zero.
+            Packed as by `numpy.packbits`; unused bits of the last byte are zero.
         """
         check_is_fitted(self)
         return self._encoder().encode(self._check_rows(X), self.n_jobs)
 
     def project(self, X: ArrayLike) -> NDArray[np.float32]:
-        """The real numbers whose signs are the bits.
+        """Compute the real-valued projections whose signs are the bits.
 
         Parameters
         ----------
         X : array of shape (n, d)
+            Rows of any numeric type, in memory or memory-mapped.
 
         Returns
         -------
         projections : float32 array of shape (n, n_bits)
-            Bit i is 1 where column i is above zero.
+            Bit i is 1 where column i is positive.
         """
         check_is_fitted(self)
         projections = self._encoder().project(self._check_rows(X), self.n_jobs)
@@ -201,12 +233,14 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return projections
 
     def pair_distance(self, X: ArrayLike, pairs: ArrayLike) -> NDArray[np.int64]:
-        """Hamming distance between the codes of pairs of rows.
+        """Compute the Hamming distances between the codes of pairs of rows.
 
         Parameters
         ----------
         X : array of shape (n, d)
+            Rows; only those that occur in a pair are encoded.
         pairs : int array of shape (p, 2)
+            Row numbers of both members of each pair.
 
         Returns
         -------
@@ -220,13 +254,25 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         left, right = members.T
         return hamming(codes[left], codes[right])
 
-    # -- measuring ------------------------------------------------------------------------------
+    # -- evaluation -----------------------------------------------------------------------------
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Share of similar pairs found at a false-positive rate of 1 %; higher is better.
+        """Compute the recall of positive pairs at a false positive rate of 1 %.
 
-        Pairs are drawn from the labels with a fixed seed. In a search over parameters, keep the
-        rows of a thing together, for instance with ``GroupKFold`` and ``groups=y``.
+        Pairs are drawn from the labels with a fixed seed. In cross-validation keep the rows of an
+        object in one fold, for instance with ``GroupKFold`` and ``groups=y``.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Rows, preferably of objects that the hasher was not trained on.
+        y : array of shape (n,)
+            Label of each row.
+
+        Returns
+        -------
+        recall : float
+            Between 0 and 1; higher is better.
         """
         if len(np.asarray(y)) != len(np.asarray(X)):
             raise ValueError(f"X has {len(np.asarray(X))} rows, y has {len(np.asarray(y))} labels")
@@ -242,37 +288,52 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         fpr: float,
         confidence: float = 0.95,
     ) -> Calibration:
-        """Find the distance that gives a wanted false-positive rate.
+        """Find the distance threshold for a target false positive rate.
 
-        Use pairs of things that the hasher was not trained on, and pairs that are as hard to tell
-        apart as those it will see. Intervals take pairs as independent: let no row be in many.
+        Use pairs of objects that the hasher was not trained on and that are as hard to tell apart
+        as those in the application. The confidence intervals assume independent pairs, so no row
+        should occur in many of them.
 
         Parameters
         ----------
         X : array of shape (n, d)
+            Rows; only those that occur in a pair are encoded.
         pairs : int array of shape (p, 2)
+            Row numbers of both members of each pair.
         similar : bool array of shape (p,)
+            True for positive pairs.
         fpr : float
-            The false-positive rate that is acceptable. One that the number of dissimilar pairs
-            cannot resolve is refused.
-        confidence : float
+            Target false positive rate, at least 3 / (number of negative pairs).
+        confidence : float, default=0.95
+            Level of the confidence intervals.
 
         Returns
         -------
         calibration : Calibration
-            With `distance`, `fpr`, `tpr` and their intervals.
+            The threshold `distance`, `fpr` and `tpr`, each with a confidence interval.
         """
         distances = self.pair_distance(X, pairs)
         _, flags = check_pairs(pairs, similar, len(cast(Any, X)))
         return calibrate(distances, flags, fpr, confidence)
 
-    # -- shortening and saving ------------------------------------------------------------------
+    # -- truncation and model files -------------------------------------------------------------
 
     def truncate(self, n_bits: int) -> Self:
-        """A hasher of the first `n_bits` bits; its codes are prefixes of this one's codes."""
+        """Return a hasher of the first `n_bits` bits.
+
+        Parameters
+        ----------
+        n_bits : int
+            Length of the new hasher's codes, at most `n_bits_`.
+
+        Returns
+        -------
+        hasher : object
+            A hasher of the same class whose codes are prefixes of this hasher's codes.
+        """
         check_is_fitted(self)
         if not isinstance(n_bits, int | np.integer) or not 1 <= n_bits <= self.n_bits_:
-            raise ValueError(f"n_bits must lie in 1..{self.n_bits_}, got {n_bits}")
+            raise ValueError(f"n_bits must be an integer from 1 to {self.n_bits_}, got {n_bits!r}")
         names = [name for name in self._per_bit if hasattr(self, name)]
         short = copy.copy(self)
         short.n_bits = int(n_bits)
@@ -298,13 +359,13 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     @abstractmethod
     def _feature_map(self) -> FeatureMap:
-        """The feature map of the fitted hasher."""
+        """Return the feature map of the fitted hasher."""
 
     def _encoder(self) -> Encoder:
-        """The prepared encoder, made when it is first needed and dropped by `__setattr__`."""
+        """Return the encoder, which is created on first use and dropped by `__setattr__`."""
         encoder = _encoders.get(self)
         if encoder is None:
-            for name in self._fitted:  # changed in place, they would no longer be what is encoded
+            for name in self._fitted:  # the encoder would not see changes made in place
                 value = getattr(self, name, None)
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False
@@ -315,19 +376,19 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return encoder
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a parameter or a fitted attribute; codes follow it from then on."""
+        """Set an attribute, and drop the encoder so that codes follow the new value."""
         super().__setattr__(name, value)
         if name not in ("n_jobs", "verbose"):
             _encoders.pop(self, None)
 
     def _forget(self) -> None:
-        """Drop what was learned, so that a fit that fails leaves no mixture of old and new."""
+        """Delete all fitted attributes, so that a failing fit leaves no mixture of two models."""
         _encoders.pop(self, None)
         for name in self._fitted:
             self.__dict__.pop(name, None)
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
-        """Check the shape; values are checked tile by tile, so that big files are read once."""
+        """Check the shape only; values are checked tile by tile, so large files are read once."""
         if (
             type(X) is np.ndarray
             and X.ndim == 2
@@ -336,12 +397,12 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             and len(X)
             and not hasattr(self, "feature_names_in_")
         ):
-            return X  # as the check below would find, in a tenth of the time of encoding a row
+            return X  # the general check takes longer than encoding one row
         rows: NDArray[Any] = validate_data(
             self, X, reset=False, dtype="numeric", ensure_all_finite=False
         )
         if rows.dtype.kind not in "biuf":
-            raise ValueError(f"X must hold numbers, got {rows.dtype}")
+            raise ValueError(f"X must be numeric (bool, int or float), got dtype {rows.dtype}")
         return rows
 
     def _check_params(self) -> None:
@@ -349,26 +410,26 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if self.n_bits is not None and (
             not isinstance(self.n_bits, int | np.integer) or self.n_bits < 1
         ):
-            raise ValueError(f"n_bits must be a whole number from 1, or None; got {self.n_bits!r}")
+            raise ValueError(f"n_bits must be a positive integer or None, got {self.n_bits!r}")
 
     def _rng(self, purpose: str) -> np.random.Generator:
-        """Random numbers for one purpose; the same ones for the same `random_state`."""
+        """Return a generator for one purpose, determined by `random_state` and the purpose."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31)
         return np.random.default_rng([int(seed), *purpose.encode()])
 
     def _take_bit_rates(self, rates: BitRates) -> None:
-        """Store what the threshold search found, and report bits that say nothing."""
+        """Store thresholds and error rates per bit, and warn about constant bits."""
         self.thresholds_ = rates.thresholds
         self.bit_fnr_, self.bit_fpr_, self.bit_ones_ = rates.fnr, rates.fpr, rates.ones
         constant = np.flatnonzero(np.minimum(rates.ones, 1 - rates.ones) < _NEARLY_CONSTANT)
         if len(constant):
             shown = ", ".join(map(str, constant[:8])) + (", ..." if len(constant) > 8 else "")
             warnings.warn(
-                f"{len(constant)} of {len(rates.ones)} bits are constant, or nearly so, on the "
-                f"training rows (bits {shown}): use fewer bits, another threshold_weight, or drop "
-                "constant and repeated features",
+                f"{len(constant)} of {len(rates.ones)} bits are constant or nearly constant on "
+                f"the training rows (bits {shown}); use fewer bits or another threshold_weight, or "
+                "remove constant and duplicate features",
                 ConstantBitWarning,
                 stacklevel=5,
             )

@@ -1,4 +1,4 @@
-"""Similarity-sensitive hashing by boosting (SSH, eq. 1): each bit is a weak classifier of pairs."""
+"""Similarity-sensitive hashing by boosting (SSH, eq. 1): each bit is a weak pair classifier."""
 
 from __future__ import annotations
 
@@ -9,46 +9,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core import best_weighted_cut
-from ..directions import smallest_eigenvectors
-from ..encode import Encoder
-from ..kernels import IdentityMap, Rows
-from ..pairs import Pairs, Similar, check_both_kinds, distinct_rows
-from ..parallel import run, sum_tiles
-from ..preprocess import Preprocess, preprocess_rows
-from ..thresholds import BitRates, cut_value, rank
+from .._util.threads import run, sum_tiles
+from ..learn.directions import smallest_eigenvectors
+from ..learn.encoder import Encoder
+from ..learn.kernels import IdentityMap, Rows
+from ..learn.pairs import Pairs, Similar, check_both_kinds, distinct_rows
+from ..learn.preprocess import Preprocess, preprocess_rows
+from ..learn.thresholds import BitRates, cut_value, rank
 from .base import BaseHasher
 
 _TILE = 2048  # pairs per product
-_CHANCE = 0.5 - 1e-9  # weighted error above which a bit tells nothing
+_CHANCE = 0.5 - 1e-9  # a weighted error above this is no better than chance
 
 
 class BoostedHash(BaseHasher):
     """Boosted similarity-sensitive hashing (SSH).
 
-    AdaBoost over pairs: every bit is a weak classifier that calls a pair similar if both members
-    fall on the same side, chosen for the weighted pairs; pairs that it gets wrong weigh more for
-    the next one. Both kinds of pairs start with half of the weight. Where no bit beats chance, or
-    one is perfect, the weights start afresh, randomly perturbed.
+    AdaBoost over pairs: each bit is a weak classifier that calls a pair positive if both members
+    get the same bit value. Each bit is chosen for the current pair weights; pairs it classifies
+    wrongly get more weight for the next bit. Initially positive and negative pairs have half of the
+    total weight each. If the best bit is perfect or no better than chance, the weights are reset
+    with a random perturbation.
 
     Parameters
     ----------
-    n_bits : int, optional
-        Any number; 128 by default.
-    weak : {"axis", "projection"}
-        ``"axis"``: the best single feature and threshold (Shakhnarovich). ``"projection"``: the
-        direction that minimises eq. (1) without the sign, then the best threshold on it.
-    preprocess, n_positives, n_negatives, random_state, n_jobs
-        As in `DiffHash`.
+    n_bits : int or None, default=None
+        Length of the codes, any number. None means 128.
+    weak : {"axis", "projection"}, default="projection"
+        Weak classifier. ``"axis"``: the best single feature and threshold (Shakhnarovich).
+        ``"projection"``: the direction that minimises eq. (1) of the paper without the sign
+        function, then the best threshold on it.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     Attributes
     ----------
     directions_ : float32 array of shape (n_bits, d)
+        One projection direction per bit.
     thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
     offset_ : float32 array of shape (d,)
+        Mean of the training rows, subtracted from each row before projection.
     bit_weights_ : float64 array of shape (n_bits,)
-        AdaBoost's weight of each bit, ``log((1 - error) / error) / 2``; the codes do not use it.
-    bit_fnr_, bit_fpr_, bit_ones_ : arrays of shape (n_bits,)
-        Error rates of each bit on the training pairs (unweighted), and its share of ones.
+        AdaBoost's weight of each bit, ``log((1 - error) / error) / 2``. The codes do not use it.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
 
     References
     ----------
@@ -110,7 +128,9 @@ class BoostedHash(BaseHasher):
         self.offset_ = features.mean(axis=0, dtype=np.float64).astype(np.float32)
         features -= self.offset_
         if not features.any():
-            raise ValueError("all rows are equal, so no bit can tell them apart")
+            raise ValueError(
+                "all training rows are equal, so no bit can separate them; check X and preprocess"
+            )
 
         sides = np.ascontiguousarray(members.T.astype(np.int32))
         left, right = sides
@@ -122,7 +142,7 @@ class BoostedHash(BaseHasher):
         fnr, fpr, ones = np.empty((3, n_bits))
 
         rng = self._rng("restart")
-        agree = np.where(similar, 1.0, -1.0)  # the sign that a pair's bits should have
+        agree = np.where(similar, 1.0, -1.0)  # +1 if the bits of a pair should agree
         weights = initial_weights(similar)
         for bit in range(n_bits):
             directions[bit], thresholds[bit] = learner.best_bit(weights * agree)
@@ -131,7 +151,7 @@ class BoostedHash(BaseHasher):
             same = above[left] == above[right]
             fnr[bit], fpr[bit] = np.mean(~same[similar]), np.mean(same[~similar])
             ones[bit] = above.mean()
-            self.bit_weights_[bit], weights = reweigh(weights, same == similar)
+            self.bit_weights_[bit], weights = update_weights(weights, same == similar)
             if not 0 < self.bit_weights_[bit] < np.inf:
                 weights = initial_weights(similar) * rng.exponential(size=len(similar))
                 weights /= weights.sum()
@@ -143,29 +163,30 @@ class BoostedHash(BaseHasher):
 
 
 def initial_weights(similar: Similar) -> NDArray[np.float64]:
-    """Half of the weight for each kind of pairs."""
+    """Return pair weights in which positives and negatives have a total of one half each."""
     return np.asarray(np.where(similar, 0.5 / similar.sum(), 0.5 / (~similar).sum()))
 
 
-def reweigh(
-    weights: NDArray[np.float64], right: NDArray[np.bool_]
+def update_weights(
+    weights: NDArray[np.float64], correct: NDArray[np.bool_]
 ) -> tuple[float, NDArray[np.float64]]:
-    """AdaBoost's step: the weight of a bit that is `right` on some pairs, and the new pair weights.
+    """Return AdaBoost's weight of a bit and the updated pair weights.
 
-    Afterwards the pairs it got right and those it got wrong weigh one half each. A perfect bit has
-    infinite weight, one no better than chance none; the pair weights then stay as they are.
+    `correct` says which pairs the bit classifies correctly. After the update, correct and wrong
+    pairs have a total weight of one half each. A perfect bit has infinite weight and one no better
+    than chance weight 0; in both cases the pair weights do not change.
     """
-    error = float(weights[~right].sum() / weights.sum())
+    error = float(weights[~correct].sum() / weights.sum())
     if error <= 0:
         return np.inf, weights
     if error >= _CHANCE:
         return 0.0, weights
-    new = np.where(right, weights / (2 * (1 - error)), weights / (2 * error))
+    new = np.where(correct, weights / (2 * (1 - error)), weights / (2 * error))
     return float(np.log((1 - error) / error) / 2), new / new.sum()
 
 
 class _AxisLearner:
-    """The best single feature and threshold."""
+    """Weak learner: the best single feature and threshold."""
 
     def __init__(self, features: Rows, sides: NDArray[np.int32], n_jobs: int | None) -> None:
         self._sides, self._n_jobs = sides, n_jobs
@@ -173,7 +194,7 @@ class _AxisLearner:
         self._ranked = [rank(column) for column in features.T]
 
     def best_bit(self, signed_weights: NDArray[np.float64]) -> tuple[Rows, np.float32]:
-        """Direction and threshold that minimise the signed weight of the pairs they separate."""
+        """Return direction and threshold; signed weights are positive for positive pairs."""
         losses = np.empty(self._width)
         cuts = np.empty(self._width, np.int64)
 
@@ -190,19 +211,19 @@ class _AxisLearner:
 
 
 class _ProjectionLearner:
-    """The minimiser of eq. (1) without the sign, then the best threshold on it."""
+    """Weak learner: the minimiser of eq. (1) without the sign, then the best threshold on it."""
 
     def __init__(self, features: Rows, sides: NDArray[np.int32], n_jobs: int | None) -> None:
         self._features, self._sides, self._n_jobs = features, sides, n_jobs
 
     def best_bit(self, signed_weights: NDArray[np.float64]) -> tuple[Rows, np.float32]:
-        """Direction and threshold for signed weights, positive for pairs that should agree."""
+        """Return direction and threshold; signed weights are positive for positive pairs."""
         features, (left, right) = self._features, self._sides
         scaled = (signed_weights * len(signed_weights)).astype(np.float32)
 
         def term(start: int, stop: int) -> NDArray[np.float64]:
-            weighed = features[left[start:stop]] * scaled[start:stop, None]
-            return np.asarray(weighed.T @ features[right[start:stop]], np.float64)
+            weighted = features[left[start:stop]] * scaled[start:stop, None]
+            return np.asarray(weighted.T @ features[right[start:stop]], np.float64)
 
         width = features.shape[1]
         cross = sum_tiles(lambda: term, len(left), _TILE, (width, width), self._n_jobs)

@@ -1,4 +1,4 @@
-"""Hashers that follow from the moments of pairs."""
+"""Base class of the hashers whose directions have a closed form in the pair moments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..encode import Encoder, compute_features
-from ..kernels import FeatureMap, GaussianMap, IdentityMap
-from ..moments import PairMoments
-from ..pairs import (
+from .._util.threads import one_blas_thread
+from ..learn.encoder import Encoder, compute_features
+from ..learn.kernels import FeatureMap, GaussianMap, IdentityMap
+from ..learn.moments import PairMoments
+from ..learn.pairs import (
     Labels,
     Pairs,
     Similar,
@@ -22,18 +23,20 @@ from ..pairs import (
     draw_pairs,
     labels_joined_by,
 )
-from ..parallel import one_blas_thread
-from ..preprocess import preprocess_rows
-from ..refinement import Hash, Refinement, refine
-from ..rows import Numbers, gather
-from ..thresholds import BitRates, find_thresholds, rates_at
+from ..learn.preprocess import preprocess_rows
+from ..learn.refinement import Hash, Refinement, refine
+from ..learn.rows import Numbers, gather
+from ..learn.thresholds import BitRates, find_thresholds, rates_at
 from .base import BaseHasher
 
-_FEATURE_BYTES = 2**30  # features that are kept at once; more are made in portions of the pairs
+_FEATURE_BYTES = 2**30  # memory for features; beyond it, moments are summed over batches of pairs
 
 
 class ClosedFormHasher(BaseHasher):
-    """Base class of the hashers whose directions are, or start as, eigenvectors of pair moments."""
+    """Base class of the hashers whose directions are eigenvectors of pair moments.
+
+    With ``refine > 0`` the eigenvectors are the starting point of a gradient descent.
+    """
 
     threshold_weight: float
     refine: int
@@ -74,18 +77,18 @@ class ClosedFormHasher(BaseHasher):
         columns = encoder.columns(rows[used], self.n_jobs)
         rates = find_thresholds(columns, members, similar, self.threshold_weight, self.n_jobs)
         if batches is not None:
-            del columns  # they take memory that is needed now
+            del columns  # refinement needs the memory
             rates = self._refine(rates, rows, batches, pairs, similar)
         self._take_bit_rates(rates)
 
     def _moments(
         self, rows: Any, features: FeatureMap, pairs: Pairs, similar: Similar
     ) -> tuple[PairMoments, PairMoments]:
-        """Moments of the similar and of the dissimilar pairs."""
+        """Return the moments of the positive and of the negative pairs."""
         zeros = PairMoments.zeros(features.width, cross=self._needs_cross)
         sums = {True: zeros, False: zeros}
         fixed_point = features.in_unit_interval
-        for used, members, flags in _portions(pairs, similar, features.width):
+        for used, members, flags in _batches_of(pairs, similar, features.width):
             values = compute_features(
                 rows[used], self.preprocess, features, self.n_jobs, fixed_point=fixed_point
             )
@@ -102,7 +105,7 @@ class ClosedFormHasher(BaseHasher):
     def _draw_refinement(
         self, pairs: Pairs, similar: Similar, labels: Labels | None
     ) -> _RefinementPairs:
-        """Draw positive pairs to refine on from the labels, or take those that were given."""
+        """Draw positive pairs for refinement from the labels, or use the given pairs."""
         settings, rng = Refinement(int(self.refine)), self._rng("refine")
         if labels is None:
             return _RefinementPairs(settings, rng, pairs[similar], None)
@@ -114,11 +117,11 @@ class ClosedFormHasher(BaseHasher):
     def _refine(
         self, found: BitRates, rows: Any, batches: _RefinementPairs, pairs: Pairs, similar: Similar
     ) -> BitRates:
-        """Descend from the closed form on; thresholds, and basis rows of a Gaussian, move along."""
+        """Refine directions, thresholds and the basis of a Gaussian kernel by gradient descent."""
         used, members = distinct_rows(batches.positives)
         ids = labels_joined_by(members, len(used)) if batches.ids is None else batches.ids[used]
         features = self._feature_map()
-        if isinstance(features, IdentityMap):  # an offset is taken away in full precision
+        if isinstance(features, IdentityMap):  # subtract the offset in full precision
             prepared = compute_features(rows[used], self.preprocess, features, self.n_jobs)
             features = IdentityMap(np.zeros_like(features.shift))
         else:
@@ -142,37 +145,39 @@ class ClosedFormHasher(BaseHasher):
     def _check_params(self) -> None:
         super()._check_params()
         if not 0 < self.threshold_weight < np.inf:
-            raise ValueError(f"threshold_weight must be above 0, got {self.threshold_weight}")
+            raise ValueError(
+                f"threshold_weight must be a positive, finite number, got {self.threshold_weight}"
+            )
         if not isinstance(self.refine, int | np.integer) or self.refine < 0:
-            raise ValueError(f"refine must be a number of steps from 0, got {self.refine!r}")
+            raise ValueError(f"refine must be a non-negative integer, got {self.refine!r}")
 
     @property
     def _needs_cross(self) -> bool:
-        """Whether the directions follow from cross moments."""
+        """Whether cross moments are needed."""
         return False
 
     @abstractmethod
     def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
-        """Numbers of the rows, of `n_rows`, that the features are fixed by, for each purpose."""
+        """Draw the row numbers, for each purpose, from which the feature map is estimated."""
 
     @abstractmethod
     def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
-        """Set the fitted attributes that the feature map is made of."""
+        """Set the fitted attributes of the feature map."""
 
     @abstractmethod
     def _directions(
         self, positive: PairMoments, negative: PairMoments, n_bits: int
     ) -> NDArray[np.float64]:
-        """The directions, shape (n_bits, width of the feature map), best first."""
+        """Return directions of shape (n_bits, width of the feature map), best first."""
 
     @abstractmethod
     def _too_many_bits(self, n_bits: int, width: int) -> str:
-        """What to say when more bits are asked for than there are features."""
+        """Return the error message for more bits than features."""
 
 
 @dataclass(frozen=True)
 class _RefinementPairs:
-    """Positive pairs to refine on, the labels of all rows if they are known, and the generator."""
+    """Positive pairs for refinement, the labels of all rows if known, and the generator."""
 
     settings: Refinement
     rng: np.random.Generator
@@ -180,12 +185,12 @@ class _RefinementPairs:
     ids: Numbers | None
 
 
-def _portions(
+def _batches_of(
     pairs: Pairs, similar: Similar, width: int
 ) -> Iterator[tuple[Numbers, Pairs, Similar]]:
-    """Pairs in portions whose features fit in memory: distinct rows, pairs among them, flags.
+    """Split pairs into batches whose features fit in memory: distinct rows, pairs, flags.
 
-    One portion if the features of all distinct rows fit; else runs of consecutive pairs.
+    A single batch if the features of all distinct rows fit, otherwise runs of consecutive pairs.
     """
     fits = len(np.unique(pairs)) * width * 4 <= _FEATURE_BYTES
     step = len(pairs) if fits else max(1, _FEATURE_BYTES // (2 * width * 4))

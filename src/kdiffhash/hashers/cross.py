@@ -1,4 +1,4 @@
-"""Hashing across two kinds of descriptors: one map for each, learned together."""
+"""Cross-modal hashing: one hash function per kind of descriptor, learned jointly."""
 
 from __future__ import annotations
 
@@ -10,67 +10,73 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._util.threads import one_blas_thread, run, sum_tiles
 from ..codes import Codes
-from ..encode import Encoder, compute_features
-from ..model_file import Arrays, Header, Model, from_json, to_json
-from ..moments import covariance
-from ..pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
-from ..parallel import one_blas_thread, run, sum_tiles
-from ..thresholds import BitRates
+from ..learn.encoder import Encoder, compute_features
+from ..learn.moments import covariance
+from ..learn.pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
+from ..learn.thresholds import BitRates
 from .kernel import KernelDiffHash
 from .linear import DiffHash, check_ridge
-from .stored import from_file, to_file
+from .model_file import Arrays, Header, Model, from_json, to_json
+from .serialization import from_file, to_file
 
 Matrix = NDArray[np.float64]
 
-_TILE = 1024  # pairs per product; part of the definition of a result, see `parallel`
-_SPREAD_ROWS = 50_000  # rows whose features say how they spread
+_TILE = 1024  # pairs per product; the order of summation, and so the result, depends on it
+_COVARIANCE_ROWS = 50_000  # sample size for the covariance of the features
 _STORED = ("n_bits", "alpha", "ridge", "n_negatives", "random_state")
-_ROUNDS = 3  # of the search for thresholds, one map after the other
+_ROUNDS = 3  # alternations of the threshold search between the two maps
 
 
 class CrossDiffHash(Model, BaseEstimator):
-    """Diff-hash across two kinds of descriptors of the same things.
+    """Diff-hash across two modalities: one hash function per kind of descriptor, learned jointly.
 
-    Codes of both kinds are compared with each other: bit i of a row x of the first kind is the sign
-    of ``p_i . x - a_i``, of a row y of the second that of ``q_i . y - b_i``. All p and q follow
-    from one singular value decomposition of ``alpha C_P - C_N``, the cross moments of pairs (x, y)
-    that match and that do not, on features that are whitened as far as `ridge` lets them. Singular
-    vectors that tell little would make bits that tell little; so they are weighed by the square of
-    their singular values, and mixed by a random rotation that both maps share.
+    Codes of both kinds are comparable: bit i of a row x of the first kind is the sign of
+    ``p_i . x - a_i``, that of a row y of the second kind the sign of ``q_i . y - b_i``. All p and q
+    come from one singular value decomposition of ``alpha C_P - C_N``, the cross moments of positive
+    and negative pairs (x, y), after whitening both kinds of features with regularisation `ridge`.
+    Singular vectors are weighted by the squares of their singular values and mixed by a random
+    rotation shared by both maps, so that weak components do not become weak bits.
 
     Parameters
     ----------
-    n_bits : int
-        At most the number of features of the narrower kind.
-    x, y : DiffHash or KernelDiffHash, optional
-        What each kind's features are: the rows themselves or a kernel, with its preprocessing. By
-        default `DiffHash()`. Of their parameters those that make features count.
-    alpha : float
-        Weight of the pairs that match; infinity leaves the others out.
-    ridge : float
-        What is added to the covariance of features, relative to its mean eigenvalue.
-    n_negatives : int
-        Pairs that do not match, drawn by `fit`.
-    random_state : int, RandomState or None
-    n_jobs : int, optional
+    n_bits : int, default=128
+        Length of the codes, at most the number of features of either kind.
+    x : DiffHash, KernelDiffHash or None, default=None
+        Features of the first kind: an unfitted hasher whose preprocessing, kernel and basis are
+        used; its other parameters are ignored. None means ``DiffHash()``.
+    y : DiffHash, KernelDiffHash or None, default=None
+        Features of the second kind, given in the same way.
+    alpha : float, default=2.0
+        Weight of the positive pairs; ``inf`` ignores the negatives.
+    ridge : float, default=1e-2
+        Regularisation of the whitening, relative to the mean eigenvalue of the covariance.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     Attributes
     ----------
-    x_, y_ : DiffHash or KernelDiffHash
-        Fitted hashers, one for each kind, to encode with, to save, to export.
+    x_ : DiffHash or KernelDiffHash
+        Fitted hasher of the first kind. It can encode, be saved and be exported by itself.
+    y_ : DiffHash or KernelDiffHash
+        Fitted hasher of the second kind.
 
     References
     ----------
-    M. M. Bronstein: Kernel diff-hash. arXiv:1111.0466, 2011, whose formulas still carry two maps.
+    M. M. Bronstein: Kernel diff-hash. arXiv:1111.0466, 2011 (its derivation has two maps).
 
     Examples
     --------
     >>> import numpy as np
     >>> from kdiffhash import CrossDiffHash, hamming
     >>> rng = np.random.default_rng(0)
-    >>> things = rng.normal(size=(500, 4))
-    >>> X, Y = things @ rng.normal(size=(4, 8)), things @ rng.normal(size=(4, 12))
+    >>> objects = rng.normal(size=(500, 4))
+    >>> X, Y = objects @ rng.normal(size=(4, 8)), objects @ rng.normal(size=(4, 12))
     >>> cross = CrossDiffHash(4, random_state=0).fit(X[:400], Y[:400])
     >>> codes_x, codes_y = cross.transform(X[400:], Y[400:])
     >>> bool(hamming(codes_x, codes_y).mean() < 1)
@@ -99,31 +105,36 @@ class CrossDiffHash(Model, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: ArrayLike, Y: ArrayLike, ids: ArrayLike | None = None) -> Self:
-        """Learn from rows side by side: row i of X and row i of Y show the same thing.
+        """Learn from aligned rows: row i of X and row i of Y belong to the same object.
 
         Parameters
         ----------
         X : array of shape (n, d)
+            Descriptors of the first kind.
         Y : array of shape (n, e)
-        ids : array of shape (n,), optional
-            Which thing the rows show; rows of one thing are then not taken for a pair that does
-            not match. By default all rows show different things.
+            Descriptors of the second kind.
+        ids : array of shape (n,) or None, default=None
+            Label of each row. Rows with equal labels are never used as a negative pair. None means
+            that every row belongs to a different object.
 
         Returns
         -------
-        self
+        self : CrossDiffHash
+            The fitted model.
         """
         self._check_params()
         n = len(np.asarray(X))
         if len(np.asarray(Y)) != n:
-            raise ValueError(f"X has {n} rows and Y {len(np.asarray(Y))}; they go side by side")
+            raise ValueError(
+                f"X has {n} rows and Y {len(np.asarray(Y))}; row i of both must be the same object"
+            )
         if n < 2:
-            raise ValueError(f"X and Y have {n} rows; at least two things are needed")
-        things = np.arange(n) if ids is None else as_ids(ids, "ids")
-        if things.shape != (n,):
-            raise ValueError(f"ids must have shape ({n},), got {things.shape}")
+            raise ValueError(f"X and Y have {n} rows; at least two objects are needed")
+        objects = np.arange(n) if ids is None else as_ids(ids, "ids")
+        if objects.shape != (n,):
+            raise ValueError(f"ids must have shape ({n},), got {objects.shape}")
         negatives = self._side("x")._rng("negatives").integers(n, size=(self.n_negatives, 2))
-        negatives = negatives[things[negatives[:, 0]] != things[negatives[:, 1]]]
+        negatives = negatives[objects[negatives[:, 0]] != objects[negatives[:, 1]]]
         matching = np.repeat(np.arange(n), 2).reshape(-1, 2)
         pairs = np.concatenate([matching, negatives])
         return self.fit_pairs(X, Y, pairs, np.arange(len(pairs)) < n)
@@ -134,14 +145,18 @@ class CrossDiffHash(Model, BaseEstimator):
         Parameters
         ----------
         X : array of shape (n, d)
+            Descriptors of the first kind.
         Y : array of shape (m, e)
+            Descriptors of the second kind.
         pairs : int array of shape (p, 2)
-            A row number of X and one of Y.
+            A row number of X and a row number of Y for each pair.
         similar : bool array of shape (p,)
+            True for positive pairs.
 
         Returns
         -------
-        self
+        self : CrossDiffHash
+            The fitted model.
         """
         self._check_params()
         sides = [self._side("x"), self._side("y")]
@@ -170,7 +185,20 @@ class CrossDiffHash(Model, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Codes, Codes]:
-        """Codes of rows of both kinds; `x_.transform` and `y_.transform` encode one kind."""
+        """Encode rows of both kinds; `x_.transform` and `y_.transform` encode one kind.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Descriptors of the first kind.
+        Y : array of shape (m, e)
+            Descriptors of the second kind.
+
+        Returns
+        -------
+        codes_x : uint8 array of shape (n, ceil(n_bits / 8))
+        codes_y : uint8 array of shape (m, ceil(n_bits / 8))
+        """
         check_is_fitted(self)
         return self.x_.transform(X), self.y_.transform(Y)
 
@@ -199,13 +227,13 @@ class CrossDiffHash(Model, BaseEstimator):
         model._check_params()
         model.x_, model.y_ = sides["x"], sides["y"]
         if not model.x_.n_bits_ == model.y_.n_bits_ == model.n_bits:
-            raise ValueError("its two sides do not have the same number of bits")
+            raise ValueError("its two hashers have different numbers of bits")
         return model
 
     # -- the steps ------------------------------------------------------------------------------
 
     def _side(self, name: Literal["x", "y"]) -> Any:
-        """An unfitted hasher of one kind, which takes the common parameters from here."""
+        """Return an unfitted hasher of one kind with the common parameters set."""
         given = getattr(self, name)
         if given is not None and not isinstance(given, DiffHash | KernelDiffHash):
             raise ValueError(f"{name} must be a DiffHash or KernelDiffHash, got {given!r}")
@@ -216,9 +244,9 @@ class CrossDiffHash(Model, BaseEstimator):
         for name in ("n_bits", "n_negatives"):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if not self.alpha > 0:
-            raise ValueError(f"alpha must be above 0 (it may be inf), got {self.alpha}")
+            raise ValueError(f"alpha must be a positive number or inf, got {self.alpha}")
         check_ridge(self.ridge)
 
     def _solve(
@@ -228,26 +256,27 @@ class CrossDiffHash(Model, BaseEstimator):
         similar: Similar,
         rng: np.random.Generator,
     ) -> tuple[Matrix, Matrix]:
-        """Directions of both maps, shapes (n_bits, width)."""
+        """Return the directions of both maps, each of shape (n_bits, number of features)."""
         means = [values.mean(axis=0, dtype=np.float64) for values in features]
-        match, other = (self._cross(features, means, pairs[similar == flag]) for flag in (1, 0))
-        moment = match if np.isinf(self.alpha) else self.alpha * match - other
+        positive = self._cross(features, means, pairs[similar])
+        negative = self._cross(features, means, pairs[~similar])
+        moment = positive if np.isinf(self.alpha) else self.alpha * positive - negative
         roots = []
         with one_blas_thread():
             for values in features:
-                step = -(-len(values) // _SPREAD_ROWS)
-                spread = covariance(values[::step], self.n_jobs)
-                unit = np.trace(spread) / len(spread)
-                spread += (self.ridge * unit + 1e-12 * max(unit, 1e-30)) * np.eye(len(spread))
-                roots.append(scipy.linalg.cholesky(spread, lower=True))
+                step = -(-len(values) // _COVARIANCE_ROWS)
+                scatter = covariance(values[::step], self.n_jobs)
+                unit = np.trace(scatter) / len(scatter)
+                scatter += (self.ridge * unit + 1e-12 * max(unit, 1e-30)) * np.eye(len(scatter))
+                roots.append(scipy.linalg.cholesky(scatter, lower=True))
             half = scipy.linalg.solve_triangular(roots[0], moment, lower=True)
             inner = scipy.linalg.solve_triangular(roots[1], half.T, lower=True).T
             left, values, right = np.linalg.svd(inner, full_matrices=False)
             if values[0] == 0:
-                raise ValueError("nothing that X says follows from Y: are all rows equal?")
+                raise ValueError("X and Y are uncorrelated over the pairs; are all rows equal?")
             weights = (values[: self.n_bits] / values[0]) ** 2
             rotation = np.linalg.qr(rng.standard_normal((self.n_bits, self.n_bits)))[0]
-            # The largest entry of each left vector is positive, so that any solver will do.
+            # Signs are fixed (largest entry positive), since they depend on the solver.
             left, right = left[:, : self.n_bits].T, right[: self.n_bits]
             largest = np.abs(left).argmax(axis=1)
             signs = np.where(left[np.arange(len(left)), largest] < 0, -1.0, 1.0)
@@ -261,7 +290,7 @@ class CrossDiffHash(Model, BaseEstimator):
     def _cross(
         self, features: list[NDArray[np.float32]], means: list[Matrix], pairs: Pairs
     ) -> Matrix:
-        """Mean of the outer products of both members."""
+        """Return the mean outer product of the members of pairs."""
 
         def term(start: int, stop: int) -> Matrix:
             x, y = (
@@ -276,45 +305,46 @@ class CrossDiffHash(Model, BaseEstimator):
     def _find_thresholds(
         self, sides: list[Any], rows: list[Any], pairs: Pairs, similar: Similar
     ) -> None:
-        """Thresholds ``min FNR + FPR`` of each bit, of one map while the other's is held."""
+        """Minimise FNR + FPR of each bit over the two thresholds, alternating between them."""
         columns = [
             Encoder(side.preprocess, side._feature_map(), side.directions_).columns(
                 data, self.n_jobs
             )
             for side, data in zip(sides, rows, strict=True)
         ]
-        # A pair that should match weighs as much as all such pairs together weigh 1.
+        # Positive and negative pairs have a total weight of 1 each.
         weights = np.where(similar, 1 / similar.sum(), -1 / (~similar).sum())
         found = np.empty((2, self.n_bits), np.float32)
 
         def solve(bit: int) -> None:
             values = [columns[side][bit, pairs[:, side]] for side in (0, 1)]
             orders = [np.argsort(v, kind="stable") for v in values]
-            cuts = [np.float32(np.median(v)) for v in values]
+            thresholds = [np.float32(np.median(v)) for v in values]
             for turn in range(2 * _ROUNDS):
                 side = turn % 2
-                one = values[1 - side] > cuts[1 - side]
-                cuts[side] = _best_cut(values[side], orders[side], np.where(one, weights, -weights))
-            found[:, bit] = cuts
+                one = values[1 - side] > thresholds[1 - side]
+                gains = np.where(one, weights, -weights)
+                thresholds[side] = _best_threshold(values[side], orders[side], gains)
+            found[:, bit] = thresholds
 
         run([lambda bit=bit: solve(bit) for bit in range(self.n_bits)], self.n_jobs)  # type: ignore[misc]
         ones, fnr, fpr = np.empty((2, self.n_bits)), np.empty(self.n_bits), np.empty(self.n_bits)
         for bit in range(self.n_bits):
             above = [columns[side][bit, pairs[:, side]] > found[side, bit] for side in (0, 1)]
             ones[:, bit] = above[0].mean(), above[1].mean()
-            unlike = above[0] != above[1]
-            fnr[bit], fpr[bit] = unlike[similar].mean(), 1 - unlike[~similar].mean()
+            differ = above[0] != above[1]
+            fnr[bit], fpr[bit] = differ[similar].mean(), 1 - differ[~similar].mean()
         for side in (0, 1):
             sides[side]._take_bit_rates(BitRates(found[side], fnr, fpr, ones[side]))
 
 
-def _best_cut(
+def _best_threshold(
     values: NDArray[np.float32], order: NDArray[np.int64], gains: NDArray[np.float64]
 ) -> np.float32:
-    """The cut above which the gains of all values sum up to most, in the middle of its gap."""
+    """Return the threshold that maximises the sum of gains above it, midway between values."""
     ordered = values[order]
     above = gains.sum() - np.cumsum(gains[order])
-    above[:-1][ordered[1:] == ordered[:-1]] = -np.inf  # no cut within equal values
+    above[:-1][ordered[1:] == ordered[:-1]] = -np.inf  # no threshold between equal values
     best = int(above.argmax())
     low = ordered[best]
     high = ordered[min(best + 1, len(ordered) - 1)]

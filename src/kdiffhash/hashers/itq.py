@@ -1,4 +1,4 @@
-"""Iterative quantisation (ITQ), and the base class of hashers that learn from rows alone."""
+"""Iterative quantisation (ITQ), and the base class of unsupervised hashers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..directions import smallest_eigenvectors
-from ..kernels import IdentityMap, Rows
-from ..parallel import one_blas_thread
-from ..preprocess import Preprocess, preprocess_rows
-from ..rows import gather
+from .._util.threads import one_blas_thread
+from ..learn.directions import smallest_eigenvectors
+from ..learn.kernels import IdentityMap, Rows
+from ..learn.preprocess import Preprocess, preprocess_rows
+from ..learn.rows import gather
 from .base import BaseHasher
 
-_MOST_ROWS = 1_000_000  # that are learned from
+_MAX_ROWS = 1_000_000  # training uses a random sample beyond this
 
 
 class UnsupervisedHasher(BaseHasher):
-    """Base class of the hashers that learn from rows without pairs; thresholds are at the mean."""
+    """Base class of hashers that learn from unlabelled rows, with thresholds at the mean."""
 
     offset_: NDArray[np.float32]
 
     _fitted: ClassVar[tuple[str, ...]] = (*BaseHasher._fitted, "offset_")
 
-    n_positives = 100_000  # pairs that `score` draws
+    n_positives = 100_000  # number of pairs drawn by `score`
     n_negatives = 200_000
 
     def __init__(
@@ -42,9 +42,22 @@ class UnsupervisedHasher(BaseHasher):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: object = None, groups: object = None) -> Self:  # noqa: ARG002
-        """Learn from rows, from a random million of them if there are more.
+        """Learn from unlabelled rows, at most a random million of them.
 
-        `y` and `groups` are ignored.
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows: an array, a memory map, the result of `kdiffhash.shards.open_shards`, or
+            a dask array.
+        y : object, default=None
+            Ignored.
+        groups : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+            The fitted hasher.
         """
         self._forget()
         rows, _ = self._check_training_rows(X)
@@ -54,8 +67,8 @@ class UnsupervisedHasher(BaseHasher):
     def _learn(self, X: Any, *pairs: object) -> None:  # noqa: ARG002
         n = len(X)
         numbers = np.arange(n)
-        if n > _MOST_ROWS:
-            numbers = np.sort(self._rng("rows").choice(n, _MOST_ROWS, replace=False))
+        if n > _MAX_ROWS:
+            numbers = np.sort(self._rng("rows").choice(n, _MAX_ROWS, replace=False))
         rows = preprocess_rows(gather(X, numbers)[numbers], self.preprocess)
         self.offset_ = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         rows -= self.offset_
@@ -68,7 +81,7 @@ class UnsupervisedHasher(BaseHasher):
 
     @abstractmethod
     def _find_directions(self, rows: Rows) -> NDArray[Any]:
-        """Directions, shape (n_bits, d), from centred rows."""
+        """Return directions of shape (n_bits, d), learned from centred rows."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -77,23 +90,47 @@ class UnsupervisedHasher(BaseHasher):
 
 
 class ITQHash(UnsupervisedHasher):
-    """Iterative quantisation: principal components, rotated to lie close to the corners of a cube.
+    """Iterative quantisation: principal components, rotated to minimise the quantisation error.
 
-    A model is learned for one length: a prefix of its codes is not a good shorter code.
+    Learns from unlabelled rows. Every length needs its own model: a prefix of a code is not a good
+    shorter code.
 
     Parameters
     ----------
-    n_bits : int, optional
-        At most the number of features. By default 128, or as many as there are features.
-    n_iter : int
-        Number of alternations between codes and rotation.
-    preprocess, random_state, n_jobs
-        As in `DiffHash`.
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of features. None means 128, or the number of
+        features if that is smaller.
+    n_iter : int, default=50
+        Number of alternations between updating the codes and updating the rotation.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+
+    Attributes
+    ----------
+    directions_ : float32 array of shape (n_bits, d)
+        One projection direction per bit.
+    thresholds_ : float32 array of shape (n_bits,)
+        Zeros: thresholds lie at the mean.
+    offset_ : float32 array of shape (d,)
+        Mean of the training rows, subtracted from each row before projection.
 
     References
     ----------
     Y. Gong, S. Lazebnik: Iterative quantization: a procrustean approach to learning binary codes.
     CVPR 2011.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from kdiffhash import ITQHash
+    >>> X, _ = load_digits(return_X_y=True)
+    >>> ITQHash(n_bits=32, random_state=0).fit(X).transform(X).shape
+    (1797, 4)
     """
 
     _nested: ClassVar[bool] = False
@@ -116,7 +153,7 @@ class ITQHash(UnsupervisedHasher):
         if n_bits > width:
             raise ValueError(
                 f"ITQHash gives at most one bit per feature: n_bits={n_bits}, but X has "
-                f"{width} feature(s)"
+                f"{width} feature(s); lower n_bits"
             )
         covariance = (rows.T @ rows).astype(np.float64) / len(rows)
         components = smallest_eigenvectors(-covariance, n_bits)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..directions import Moment, diff_directions, lda_directions
-from ..encode import compute_features
-from ..kernels import (
+from .._util.threads import one_blas_thread
+from ..learn.directions import Moment, diff_directions, lda_directions
+from ..learn.encoder import compute_features
+from ..learn.kernels import (
     MEDIAN_ROWS,
     FeatureMap,
     GaussianMap,
@@ -22,19 +24,24 @@ from ..kernels import (
     median_gamma,
     takes_gamma,
 )
-from ..moments import PairMoments, covariance
-from ..parallel import one_blas_thread
-from ..preprocess import Preprocess, preprocess_rows
-from ..rows import Numbers
+from ..learn.moments import PairMoments, covariance
+from ..learn.preprocess import Preprocess, preprocess_rows
+from ..learn.rows import Numbers
 from .closed_form import ClosedFormHasher
 from .linear import alpha_for, check_ridge
 
-_SAMPLE = 100_000  # rows that k-means and the covariance see
-_GRAM_FLOOR = 1e-4  # what is added to the Gram matrix, relative to its size
+_SAMPLE = 100_000  # rows used for k-means and for the covariance
+_NUMBER = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_MULTIPLE_OF_MEDIAN = re.compile(rf"((?P<factor>{_NUMBER})\*)?median(/(?P<divisor>{_NUMBER}))?")
+_GRAM_FLOOR = 1e-4  # regularisation of the Gram matrix, relative to a bound on its norm
 
-#: Parameters of `KernelDiffHash` that are the paper's own setting, as far as its text can be read:
-#: cross moments with alpha = 25 that are not centred, the Gaussian of a Mahalanobis distance, and
-#: coefficient vectors of length 1, on 8-bit SIFT as it is.
+#: Parameters of `KernelDiffHash` for the method of the paper.
+#:
+#: Stated in the paper: cross moments, alpha = 25, no centring, a Gaussian kernel of a Mahalanobis
+#: distance, coefficient vectors of unit length, and SIFT descriptors as they are. Chosen here,
+#: since the paper does not say: 1000 random basis rows, the bandwidth (the paper's formula has
+#: none), and thresholds that minimise FNR + FPR, because with the factor alpha of eq. 5 nearly all
+#: bits become constant.
 PAPER_SETTING: Mapping[str, Any] = {
     "kernel": "mahalanobis",
     "moment": "cross",
@@ -47,10 +54,10 @@ PAPER_SETTING: Mapping[str, Any] = {
 
 
 class KernelHasher(ClosedFormHasher):
-    """Base class of the kernel closed forms."""
+    """Base class of the kernel hashers with a closed form."""
 
     kernel: Kernel
-    gamma: float | Literal["median", "wide"]
+    gamma: float | str
     kernel_params: Mapping[str, Any] | None
     basis: Literal["random", "kmeans"] | NDArray[Any]
     n_basis: int
@@ -67,30 +74,26 @@ class KernelHasher(ClosedFormHasher):
         if isinstance(self.basis, str):
             if self.basis not in ("random", "kmeans"):
                 raise ValueError(
-                    f"basis must be 'random', 'kmeans' or an array of rows, got {self.basis!r}"
+                    "basis must be 'random', 'kmeans' or an array of basis rows, "
+                    f"got {self.basis!r}"
                 )
             if not isinstance(self.n_basis, int | np.integer) or self.n_basis < 1:
-                raise ValueError(f"n_basis must be a whole number from 1, got {self.n_basis!r}")
+                raise ValueError(f"n_basis must be a positive integer, got {self.n_basis!r}")
             if self.n_bits is not None and self.n_bits > self.n_basis:
                 raise ValueError(self._too_many_bits(self.n_bits, self.n_basis))
-        gamma: Any = self.gamma
-        is_number = isinstance(gamma, int | float | np.integer | np.floating)
-        if not (0 < gamma < np.inf if is_number else gamma in ("median", "wide")):
-            raise ValueError(
-                f"gamma must be a number above 0, 'median' or 'wide', got {self.gamma!r}"
-            )
+        _parse_gamma(self.gamma)
         if self.kernel_params and self.kernel in ("rbf", "mahalanobis"):
-            raise ValueError(f"kernel={self.kernel!r} takes gamma and no kernel_params")
+            raise ValueError(f"kernel={self.kernel!r} takes no kernel_params; set gamma instead")
 
     def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
-        """Random rows for the basis and, where they follow from data, for metric and bandwidth."""
+        """Draw row numbers for the basis and, if estimated from data, metric and bandwidth."""
         sizes = {}
         if isinstance(self.basis, str):
             n = self.n_basis
             sizes["basis"] = max(_SAMPLE, 2 * n) if self.basis == "kmeans" else n
         if self.kernel == "mahalanobis":
             sizes["metric"] = _SAMPLE
-        if self.gamma in ("median", "wide"):
+        if isinstance(self.gamma, str):
             sizes["gamma"] = MEDIAN_ROWS
         return {
             purpose: np.arange(n_rows)
@@ -114,17 +117,16 @@ class KernelHasher(ClosedFormHasher):
         if self.kernel == "mahalanobis":
             self.metric_ = inverse_fourth_root(covariance(sample["metric"], self.n_jobs))
             to_metric = self.metric_
-        if self.gamma in ("median", "wide"):
-            gamma = median_gamma(self.kernel, sample["gamma"] @ to_metric, self.basis_ @ to_metric)
-            self.gamma_ = gamma / 3 if self.gamma == "wide" else gamma
-        else:
-            self.gamma_ = float(self.gamma)
+        value, divisor = _parse_gamma(self.gamma)
+        if value is None:
+            value = median_gamma(self.kernel, sample["gamma"] @ to_metric, self.basis_ @ to_metric)
+        self.gamma_ = value / divisor
 
     def _given_basis(self, width: int) -> NDArray[np.float32]:
         basis = np.asarray(self.basis)
         if basis.ndim != 2 or basis.shape[1] != width or not len(basis):
             raise ValueError(
-                f"basis must have shape (n_basis, {width}) like the rows of X, got {basis.shape}"
+                f"basis must have shape (n_basis, {width}) to match X, got {basis.shape}"
             )
         return preprocess_rows(basis, None)
 
@@ -138,17 +140,19 @@ class KernelHasher(ClosedFormHasher):
         return PairwiseMap(self.basis_, self.kernel, params)
 
     def _gram(self) -> NDArray[np.float64]:
-        """Gram matrix of the basis, made safely positive."""
+        """Return the regularised Gram matrix of the basis."""
         values = compute_features(self.basis_, None, self._feature_map(), self.n_jobs)
         gram = values.astype(np.float64)
         gram = (gram + gram.T) / 2
         size = np.abs(gram).sum(axis=1).max()  # bounds the largest eigenvalue
         if size == 0:
-            raise ValueError("the kernel is zero on all basis rows; choose another gamma or kernel")
+            raise ValueError(
+                "the kernel is zero between all basis rows; choose another gamma or kernel"
+            )
         floor = _GRAM_FLOOR * size
         with one_blas_thread():
             if self.kernel in ("sigmoid", "additive_chi2") or callable(self.kernel):
-                # Maybe not positive definite: lift the eigenvalues that are too small.
+                # These kernels may be indefinite: clip the eigenvalues from below.
                 values64, vectors = np.linalg.eigh(gram)
                 return np.asarray((vectors * np.maximum(values64, floor)) @ vectors.T)
         return np.asarray(gram + floor * np.eye(len(gram)))
@@ -160,51 +164,105 @@ class KernelHasher(ClosedFormHasher):
         )
 
 
+def _parse_gamma(gamma: object) -> tuple[float | None, float]:
+    """Return the value of a numeric `gamma` (None for the median), and what it is divided by."""
+    if isinstance(gamma, str):
+        match = _MULTIPLE_OF_MEDIAN.fullmatch(gamma)
+        if match:
+            factor, divisor = float(match["factor"] or 1), float(match["divisor"] or 1)
+            if 0 < factor < np.inf and 0 < divisor < np.inf:
+                return None, divisor / factor
+    elif isinstance(gamma, int | float | np.integer | np.floating) and 0 < gamma < np.inf:
+        return float(gamma), 1.0
+    raise ValueError(
+        "gamma must be a number above 0, 'median', or a multiple of the median such as "
+        f"'median/3' or '0.1*median'; got {gamma!r}"
+    )
+
+
 class KernelDiffHash(KernelHasher):
-    """Kernel diff-hash (Algorithm 1): diff-hash in the feature space of a kernel.
+    """Kernel diff-hash (Algorithm 1 of the paper): diff-hash in the feature space of a kernel.
 
     Parameters
     ----------
-    n_bits : int, optional
-        At most the number of basis rows. By default 128, or as many as there are basis rows.
-    kernel : str or callable
-        ``"rbf"`` is ``exp(-gamma |x - b|^2)``; ``"mahalanobis"`` the paper's
-        ``exp(-gamma (x - b)' S^(-1/2) (x - b))`` with S the covariance of X; or any name of
-        `sklearn.metrics.pairwise.pairwise_kernels`, or a function that takes rows (n, d) and basis
-        rows (l, d) and returns (n, l).
-    gamma : float, "median" or "wide"
-        Bandwidth; ``"median"`` is one over the median of the distance in the kernel, ``"wide"`` a
-        third of that.
-    kernel_params : dict, optional
-        More parameters for a named kernel or function.
-    basis : {"random", "kmeans"} or array of shape (n_basis, d)
-        Basis rows: random rows of X, k-means centres, or given ones, in the space after
-        `preprocess` (as `basis_` of another hasher).
-    n_basis : int
-        Number of basis rows; all rows of X are taken where there are fewer.
-    norm : {"rkhs", "euclidean"}
-        What has length 1: the function in the kernel's space, or its vector of coefficients.
-    moment, alpha, center
-        As in `DiffHash`, in feature space.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
-        As in `DiffHash`.
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of basis rows. None means 128, or the number of
+        basis rows if that is smaller.
+    kernel : str or callable, default="rbf"
+        ``"rbf"`` is ``exp(-gamma |x - b|^2)``; ``"mahalanobis"`` is the paper's
+        ``exp(-gamma (x - b)' S^(-1/2) (x - b))``, where S is the covariance of X. Also any name
+        known to `sklearn.metrics.pairwise.pairwise_kernels`, or a function of rows (n, d) and basis
+        rows (l, d) that returns an array (n, l).
+    gamma : float or str, default="median"
+        Bandwidth. ``"median"`` is the reciprocal of the median distance between training rows and
+        basis rows (the squared one for Gaussians); ``"median/3"`` or ``"0.1*median"`` is a multiple
+        of that. Kernels without a distance (``"poly"``, ``"sigmoid"``) use ``1 / d`` instead.
+    kernel_params : dict or None, default=None
+        Further parameters of a scikit-learn kernel or a function.
+    basis : {"random", "kmeans"} or array of shape (n_basis, d), default="random"
+        Basis rows: random rows of X, k-means centres, or the given ones, which must be
+        preprocessed already (like `basis_` of another hasher).
+    n_basis : int, default=1000
+        Number of basis rows; if X has fewer rows, all of them are used.
+    norm : {"rkhs", "euclidean"}, default="rkhs"
+        Normalisation of a direction: unit norm of the function in the kernel's Hilbert space, or
+        of its vector of coefficients.
+    moment : {"difference", "cross"}, default="difference"
+        Pair moments to compare: of the differences within pairs, ``alpha D_P - D_N``, or the cross
+        moments used in the paper, ``C_N - alpha C_P``.
+    alpha : float or None, default=None
+        Weight of the positive pairs; ``inf`` ignores the negatives. None means 2 for difference
+        moments and 25 for cross moments.
+    center : bool, default=True
+        Whether cross moments are taken around the mean. Difference moments do not depend on it.
+    threshold_weight : float, default=1.0
+        The threshold of each bit minimises ``threshold_weight * FNR + FPR`` on the training pairs.
+        Large values make bits constant.
+    refine : int, default=0
+        Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+    verbose : bool, default=False
+        Show the progress of refinement on a terminal.
 
     Attributes
     ----------
     directions_ : float32 array of shape (n_bits, n_basis)
-        Coefficients of the basis functions.
+        Coefficients of the kernel expansion, one row per bit.
     thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
     basis_ : float32 array of shape (n_basis, d)
+        Basis rows after preprocessing.
     gamma_ : float
+        Bandwidth in use.
     metric_ : float32 array of shape (d, d)
-        Only for the Mahalanobis kernel: distances are Euclidean after this map.
-    bit_fnr_, bit_fpr_, bit_ones_ : arrays of shape (n_bits,)
-        Error rates of each bit on the training pairs, and its share of ones.
+        Only for ``kernel="mahalanobis"``: the map ``S^(-1/4)`` applied to rows and basis.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
+
+    See Also
+    --------
+    PAPER_SETTING : Parameters of the paper's own method.
+    KernelLDAHash : More accurate from 128 bits on.
 
     Notes
     -----
-    ``KernelDiffHash(**PAPER_SETTING)`` is the setting of the paper. The defaults (difference moment
-    with alpha = 2, RKHS norm) are more accurate at every length.
+    The defaults (difference moments with alpha = 2, RKHS norm) give lower error rates than
+    ``KernelDiffHash(**PAPER_SETTING)`` at every length measured in ``docs/frontier.md``.
 
     References
     ----------
@@ -216,8 +274,8 @@ class KernelDiffHash(KernelHasher):
     >>> from kdiffhash import KernelDiffHash
     >>> X, y = load_digits(return_X_y=True)
     >>> hasher = KernelDiffHash(n_bits=64, n_basis=300, random_state=0).fit(X[::2], y[::2])
-    >>> hasher.transform(X[1::2])[0]
-    array([...], dtype=uint8)
+    >>> hasher.transform(X[1::2]).shape
+    (898, 8)
     """
 
     def __init__(
@@ -225,7 +283,7 @@ class KernelDiffHash(KernelHasher):
         n_bits: int | None = None,
         *,
         kernel: Kernel = "rbf",
-        gamma: float | Literal["median", "wide"] = "median",
+        gamma: float | str = "median",
         kernel_params: Mapping[str, Any] | None = None,
         basis: Literal["random", "kmeans"] | NDArray[Any] = "random",
         n_basis: int = 1000,
@@ -288,23 +346,72 @@ class KernelDiffHash(KernelHasher):
 class KernelLDAHash(KernelHasher):
     """Kernel LDA-hash: LDA-hash in the feature space of a kernel.
 
-    Not in the paper; from 128 bits on the most accurate of the closed forms.
+    The paper does not have this method. From 128 bits on it is the most accurate closed form.
 
     Parameters
     ----------
-    n_bits, kernel, gamma, kernel_params, basis, n_basis
-        As in `KernelDiffHash`.
-    ridge : float or "falling"
-        Regularisation as in `LDAHash`; lengths are measured in the kernel's space. One that falls
-        is 0.5 for the first 32 bits and 20 times smaller after each doubling, so that short
-        prefixes are as good as codes that were learned for their length.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
-        As in `DiffHash`.
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of basis rows. None means 128, or the number of
+        basis rows if that is smaller.
+    kernel : str or callable, default="rbf"
+        ``"rbf"`` is ``exp(-gamma |x - b|^2)``; ``"mahalanobis"`` is the paper's
+        ``exp(-gamma (x - b)' S^(-1/2) (x - b))``, where S is the covariance of X. Also any name
+        known to `sklearn.metrics.pairwise.pairwise_kernels`, or a function of rows (n, d) and basis
+        rows (l, d) that returns an array (n, l).
+    gamma : float or str, default="median/3"
+        Bandwidth. ``"median"`` is the reciprocal of the median distance between training rows and
+        basis rows (the squared one for Gaussians); ``"median/3"`` or ``"0.1*median"`` is a multiple
+        of that. Kernels without a distance (``"poly"``, ``"sigmoid"``) use ``1 / d`` instead.
+    kernel_params : dict or None, default=None
+        Further parameters of a scikit-learn kernel or a function.
+    basis : {"random", "kmeans"} or array of shape (n_basis, d), default="random"
+        Basis rows: random rows of X, k-means centres, or the given ones, which must be
+        preprocessed already (like `basis_` of another hasher).
+    n_basis : int, default=1000
+        Number of basis rows; if X has fewer rows, all of them are used.
+    ridge : float or "decay", default="decay"
+        Regularisation: `ridge` times the mean eigenvalue of D_N, in the metric of the kernel's
+        Hilbert space, is added to D_P, and a tenth of that to D_N. ``"decay"`` starts at 0.5 for
+        the first 32 bits and divides by 20 each time the length doubles, so that a short prefix is
+        as good as a code learned for that length.
+    threshold_weight : float, default=1.0
+        The threshold of each bit minimises ``threshold_weight * FNR + FPR`` on the training pairs.
+        Large values make bits constant.
+    refine : int, default=0
+        Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+    verbose : bool, default=False
+        Show the progress of refinement on a terminal.
 
     Attributes
     ----------
-    directions_, thresholds_, basis_, gamma_, metric_, bit_fnr_, bit_fpr_, bit_ones_
-        As in `KernelDiffHash`.
+    directions_ : float32 array of shape (n_bits, n_basis)
+        Coefficients of the kernel expansion, one row per bit.
+    thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
+    basis_ : float32 array of shape (n_basis, d)
+        Basis rows after preprocessing.
+    gamma_ : float
+        Bandwidth in use.
+    metric_ : float32 array of shape (d, d)
+        Only for ``kernel="mahalanobis"``: the map ``S^(-1/4)`` applied to rows and basis.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
 
     Examples
     --------
@@ -321,11 +428,11 @@ class KernelLDAHash(KernelHasher):
         n_bits: int | None = None,
         *,
         kernel: Kernel = "rbf",
-        gamma: float | Literal["median", "wide"] = "wide",
+        gamma: float | str = "median/3",
         kernel_params: Mapping[str, Any] | None = None,
         basis: Literal["random", "kmeans"] | NDArray[Any] = "random",
         n_basis: int = 1000,
-        ridge: float | Literal["falling"] = "falling",
+        ridge: float | Literal["decay"] = "decay",
         threshold_weight: float = 1.0,
         refine: int = 0,
         preprocess: Preprocess = None,
@@ -353,7 +460,7 @@ class KernelLDAHash(KernelHasher):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if self.ridge != "falling":
+        if self.ridge != "decay":
             check_ridge(self.ridge)
 
     def _directions(

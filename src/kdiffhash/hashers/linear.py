@@ -1,4 +1,4 @@
-"""Linear hashers: bits are signs of affine functions of the row itself."""
+"""Linear hashers: bits are signs of affine functions of the row."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..directions import Moment, diff_directions, lda_directions, round_directions
-from ..kernels import IdentityMap
-from ..moments import PairMoments
-from ..preprocess import Preprocess, preprocess_rows
-from ..rows import Numbers
+from ..learn.directions import Moment, diff_directions, lda_directions, round_directions
+from ..learn.kernels import IdentityMap
+from ..learn.moments import PairMoments
+from ..learn.preprocess import Preprocess, preprocess_rows
+from ..learn.rows import Numbers
 from .closed_form import ClosedFormHasher
 
-_MEAN_ROWS = 100_000  # rows that the offset is estimated from
+_MEAN_ROWS = 100_000  # sample size for the offset
 
 
 def alpha_for(moment: Moment, alpha: float | None) -> float:
-    """The weight of the positives: the default that suits the moment, or the checked value."""
+    """Return the weight of the positive pairs: the given one, or the default of the moment."""
     if moment not in ("difference", "cross"):
         raise ValueError(f"moment must be 'difference' or 'cross', got {moment!r}")
     if alpha is None:
         return 2.0 if moment == "difference" else 25.0
     if not alpha > 0:
-        raise ValueError(f"alpha must be above 0 (it may be inf), got {alpha}")
+        raise ValueError(f"alpha must be a positive number or inf, got {alpha}")
     return float(alpha)
 
 
 def check_ridge(ridge: float) -> None:
-    """Refuse a ridge that is negative or not a number."""
+    """Raise an error unless `ridge` is a finite, non-negative number."""
     is_number = isinstance(ridge, int | float | np.integer | np.floating)
     if not is_number or not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge must be a finite number from 0, got {ridge!r}")
+        raise ValueError(f"ridge must be a finite, non-negative number, got {ridge!r}")
 
 
 class LinearHasher(ClosedFormHasher):
-    """Base class of the linear closed forms."""
+    """Base class of the linear hashers with a closed form."""
 
     offset_: NDArray[np.float32]
 
@@ -48,7 +48,7 @@ class LinearHasher(ClosedFormHasher):
     def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
         sample = preprocess_rows(rows[samples["offset"]], self.preprocess)
         mean, spread = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
-        # Only an offset that would cost precision is taken away.
+        # An offset is subtracted only where it would cost precision.
         self.offset_ = np.where(np.abs(mean) > 16 * spread, mean, 0).astype(np.float32)
 
     def _feature_map(self) -> IdentityMap:
@@ -57,50 +57,61 @@ class LinearHasher(ClosedFormHasher):
     def _too_many_bits(self, n_bits: int, width: int) -> str:
         return (
             f"{type(self).__name__} gives at most one bit per feature: n_bits={n_bits}, but X has "
-            f"{width} feature(s); use Kernel{type(self).__name__} for longer codes"
+            f"{width} feature(s); lower n_bits, or use Kernel{type(self).__name__} for longer codes"
         )
 
 
 class DiffHash(LinearHasher):
-    """Diff-hash: eigenvectors of a difference of pair moments.
+    """Diff-hash: directions are eigenvectors of a difference of pair moments.
 
     Parameters
     ----------
-    n_bits : int, optional
-        At most the number of features. By default 128, or as many as there are features.
-    moment : {"difference", "cross"}
-        Which moments of the pairs are weighed against each other: those of the differences within
-        pairs, ``alpha D_P - D_N``, or the cross moments, ``C_N - alpha C_P`` (the paper's).
-    alpha : float, optional
-        Weight of the similar pairs, also ``inf``. By default 2 for the difference and 25 for the
-        cross moment, which hardly depends on it.
-    center : bool
-        Take cross moments around the mean. Difference moments do not depend on it.
-    threshold_weight : float
-        Thresholds minimise ``threshold_weight * FNR + FPR`` of each bit. Large values make bits
-        constant.
-    refine : int
-        Steps of stochastic descent that follow the closed form, on the loss that codes are judged
-        by (see `kdiffhash.refinement`). 1000 are plenty; 0 for none.
-    preprocess : {None, "unit", "hellinger"}
-        What is done to each row first; see `kdiffhash.preprocess`.
-    n_positives, n_negatives : int
-        Pairs that `fit` draws.
-    random_state : int, RandomState or None
-    n_jobs : int, optional
-        Threads, by default all. The result does not depend on it.
-    verbose : bool
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of features. None means 128, or the number of
+        features if that is smaller.
+    moment : {"difference", "cross"}, default="difference"
+        Pair moments to compare: of the differences within pairs, ``alpha D_P - D_N``, or the cross
+        moments used in the paper, ``C_N - alpha C_P``.
+    alpha : float or None, default=None
+        Weight of the positive pairs; ``inf`` ignores the negatives. None means 2 for difference
+        moments and 25 for cross moments.
+    center : bool, default=True
+        Whether cross moments are taken around the mean. Difference moments do not depend on it.
+    threshold_weight : float, default=1.0
+        The threshold of each bit minimises ``threshold_weight * FNR + FPR`` on the training pairs.
+        Large values make bits constant.
+    refine : int, default=0
+        Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+    verbose : bool, default=False
         Show the progress of refinement on a terminal.
 
     Attributes
     ----------
     directions_ : float32 array of shape (n_bits, d)
+        One projection direction per bit.
     thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
     offset_ : float32 array of shape (d,)
-        Taken from each row before it is projected: the mean of features whose mean is more than 16
-        standard deviations from zero, 0 for all others.
-    bit_fnr_, bit_fpr_, bit_ones_ : arrays of shape (n_bits,)
-        Error rates of each bit on the training pairs, and its share of ones.
+        Subtracted from each row before projection, to keep precision: the mean of features whose
+        mean exceeds 16 standard deviations, 0 for all others.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
 
     References
     ----------
@@ -156,7 +167,7 @@ class DiffHash(LinearHasher):
     def _directions(
         self, positive: PairMoments, negative: PairMoments, n_bits: int
     ) -> NDArray[np.float64]:
-        # Moments are around the offset; without centring they are wanted around zero.
+        # Moments are taken around the offset; without centring they are needed around zero.
         directions = diff_directions(
             positive,
             negative,
@@ -169,22 +180,51 @@ class DiffHash(LinearHasher):
 
 
 class LDAHash(LinearHasher):
-    """LDA-hash: eigenvectors of a ratio of pair moments, ``D_P v = lambda D_N v``.
+    """LDA-hash: directions are generalised eigenvectors of pair moments, ``D_P v = lambda D_N v``.
 
     Parameters
     ----------
-    n_bits : int, optional
-        At most the number of features. By default 128, or as many as there are features.
-    ridge : float
-        Regularisation: this share of the mean eigenvalue of D_N is added to the diagonal of D_P,
-        and a tenth of it to that of D_N.
-    threshold_weight, refine, preprocess, n_positives, n_negatives, random_state, n_jobs, verbose
-        As in `DiffHash`.
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of features. None means 128, or the number of
+        features if that is smaller.
+    ridge : float, default=1e-3
+        Regularisation: `ridge` times the mean eigenvalue of D_N is added to the diagonal of D_P,
+        and a tenth of that to the diagonal of D_N.
+    threshold_weight : float, default=1.0
+        The threshold of each bit minimises ``threshold_weight * FNR + FPR`` on the training pairs.
+        Large values make bits constant.
+    refine : int, default=0
+        Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+    verbose : bool, default=False
+        Show the progress of refinement on a terminal.
 
     Attributes
     ----------
-    directions_, thresholds_, offset_, bit_fnr_, bit_fpr_, bit_ones_
-        As in `DiffHash`.
+    directions_ : float32 array of shape (n_bits, d)
+        One projection direction per bit.
+    thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
+    offset_ : float32 array of shape (d,)
+        Subtracted from each row before projection, to keep precision: the mean of features whose
+        mean exceeds 16 standard deviations, 0 for all others.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The index: codes with ids, in memory or in a file, searched exactly by Hamming distance."""
+"""The index: codes with ids, in memory or in a file, with exact search by Hamming distance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes, as_words
-from . import checks, passes, tables
+from . import checks, lookup_tables, scan
 from .index_file import IndexFile, write_file
 from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
 from .rerank import check_rerank, rerank
@@ -20,8 +20,8 @@ from .segment import (
     Ids,
     Segment,
     all_ids,
-    in_batches,
     make_segment,
+    merge,
     only_ids,
     to_codes,
     with_rows,
@@ -32,26 +32,26 @@ from .segment import (
 if TYPE_CHECKING:
     from .checks import Model
 
-_MAPS = 64  # maps of a file that a writer holds before it makes one of them
+_MAX_MAPS = 64  # memory maps that a writer accumulates before it maps the file anew
 
 
 class HammingIndex:
     """Exact search by Hamming distance.
 
-    All results are exact. Equal distances are ordered by the lower id. It is a `CodeStore`.
+    At equal distance the lower id comes first. Implements `CodeStore`.
 
     Parameters
     ----------
-    codes : uint8 array of shape (n, n_bytes), optional
-        Codes to start with.
-    ids : int array of shape (n,), optional
-        Their ids; by default 0, 1, ...
-    n_bits : int, optional
-        Length of the codes, from 1 to 4096; by default that of the model's codes, or eight times
-        their bytes.
-    model : BaseHasher or str, optional
-        The fitted hasher that makes the codes, or its fingerprint. The index keeps the fingerprint
-        (``index.model``), also in its file, and refuses another model from then on.
+    codes : uint8 array of shape (n, n_bytes), default None
+        Initial codes.
+    ids : int array of shape (n,), default None
+        Their ids; None assigns 0, 1, ...
+    n_bits : int, default None
+        Length of the codes, from 1 to 4096. None takes the length of the model's codes, or 8 bits
+        per byte of `codes`.
+    model : BaseHasher or str, default None
+        The fitted hasher that produces the codes, or its fingerprint. The index stores the
+        fingerprint (``index.model``) and refuses codes of another model.
 
     Examples
     --------
@@ -74,19 +74,21 @@ class HammingIndex:
         model: Model | None = None,
     ) -> None:
         if codes is None and ids is not None:
-            raise ValueError("ids came without codes")
+            raise ValueError("ids were given without codes; pass both, or neither")
         if n_bits is None and not isinstance(model, str | None):
             n_bits = model.n_bits_
         if n_bits is None:
             if codes is None:
-                raise ValueError("an empty index needs n_bits, the length of the codes to come")
+                raise ValueError(
+                    "an empty index needs n_bits, the length of the codes that will be added"
+                )
             n_bits = 8 * checks.check_rows(codes).shape[1]
         self.n_bits = checks.check_n_bits(n_bits, MAX_BITS)
         self.model = checks.fingerprint_of(model, self.n_bits)
         self._file: IndexFile | None = None
-        # Never changed in place: searches on other threads go on with the list they have.
+        # Replaced, never changed in place: searches on other threads keep a consistent list.
         self._segments: list[Segment] = []
-        self._n_loaded = 0  # parts of the file that are in the segments
+        self._n_loaded = 0  # batches of the file that are in the segments
         self._changing = threading.RLock()
         self._next_id = 0
         if codes is not None:
@@ -103,26 +105,45 @@ class HammingIndex:
         n_bits: int | None = None,
         model: Model | None = None,
     ) -> Self:
-        """Open an index file; its codes stay on disk, mapped into memory.
+        """Open an index file; the codes are memory-mapped.
 
         Parameters
         ----------
         path : path
-        mode : "r" or "a"
-            "r" reads what is there now (see `refresh`). "a" also allows `add`, `remove` and
-            `compact`; each is written through before it returns, and one process at a time may
-            have the file open so.
-        n_bits : int, optional
-            With "a": make a new file for codes of this length if there is none.
-        model : BaseHasher or str, optional
-            The model that makes the codes and the queries, or its fingerprint. A new file keeps
-            the fingerprint; a file that has another one is refused. A file without one is taken
-            on trust.
+        mode : {"r", "a"}, default "r"
+            "r" reads the current state of the file (see `refresh`). "a" also allows `add`,
+            `remove` and `compact`, which are durable when they return; only one writer can have
+            the file open at a time.
+        n_bits : int, default None
+            With "a": create a file for codes of this length if there is none.
+        model : BaseHasher or str, default None
+            The model that produces the codes and the queries, or its fingerprint. A new file
+            stores the fingerprint; a file with a different one is refused. A file without a
+            fingerprint is not checked.
 
         Returns
         -------
         index : HammingIndex
-            Works in a ``with`` statement, which closes it.
+            A context manager that closes the file on exit.
+
+        Raises
+        ------
+        IndexFileError
+            If the file is not an index or is damaged.
+        BlockingIOError
+            If another writer has the file open.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> path = tempfile.mkdtemp() + "/codes.index"
+        >>> with HammingIndex.open(path, "a", n_bits=64) as index:
+        ...     ids = index.add(np.zeros((3, 8), np.uint8))
+        >>> with HammingIndex.open(path) as index:
+        ...     len(index)
+        3
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode must be 'r' or 'a', got {mode!r}")
@@ -147,23 +168,25 @@ class HammingIndex:
         return index
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to a file, which takes the place of any that is there.
+        """Write the index to a file, atomically replacing an existing one.
 
-        Removed rows are left out.
+        Parameters
+        ----------
+        path : path
         """
         head = Head(VERSION, self.n_bits, self.model)
-        write_file(Path(path), head, in_batches(self._segments), self._next_id)
+        write_file(Path(path), head, merge(self._segments), self._next_id)
 
     def close(self) -> None:
-        """Let the file go; an index in memory has nothing to close."""
+        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process an index file is opened anew, for reading."""
+        """Pickle an index file as its path; unpickling opens it for reading."""
         if self._file is not None:
             return type(self).open, (str(self._file.path.resolve()),)
-        segments = [replace(segment, tables={}, shares={}) for segment in self._segments]
+        segments = [replace(segment, tables={}, collision_rates={}) for segment in self._segments]
         state = (self.n_bits, self.model, segments, self._next_id)
         return _in_memory, (type(self), *state)
 
@@ -174,55 +197,66 @@ class HammingIndex:
         self.close()
 
     def refresh(self) -> None:
-        """See what another process has added or removed since the file was opened."""
+        """Load what a writer has added or removed since the file was opened."""
         with self._changing:
             if self._file is not None:
                 self._n_loaded = 0 if self._file.refresh() else self._n_loaded
                 self._load(self._file)
 
     def compact(self) -> None:
-        """Drop removed rows for good, and join small batches.
+        """Reclaim the space of removed codes and merge small batches.
 
-        Readers that have the file open go on with the old one until they refresh.
+        The file is rewritten and replaced atomically. Readers that have it open keep the old
+        version until they call `refresh`.
         """
         with self._changing:
             if self._file is None:
-                self._segments = list(in_batches(self._segments))
+                self._segments = list(merge(self._segments))
                 return
-            self._file.replace(in_batches(self._segments))
+            self._file.replace(merge(self._segments))
             self._n_loaded = 0
             self._load(self._file)
 
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
-        """Read every byte of an index file; a sentence for each damage that was found."""
+        """Check every byte of an index file.
+
+        Parameters
+        ----------
+        path : path
+
+        Returns
+        -------
+        problems : list of str
+            One sentence for each problem found; empty if the file is intact.
+        """
         return list(damage(Path(path)))
 
     def _load(self, file: IndexFile) -> None:
-        """Take over the parts of the file that are not here yet, all at once."""
-        if file.n_maps > _MAPS:
+        """Load the batches of the file that are not in the segments yet."""
+        if file.n_maps > _MAX_MAPS:
             file.forget_maps()
             self._n_loaded = 0
         segments = self._segments if self._n_loaded else []
-        for part in file.parts[self._n_loaded :]:
-            if part.kind == REMOVED:
-                segments = without_ids(segments, file.read_removed(part))
+        for batch in file.batches[self._n_loaded :]:
+            if batch.kind == REMOVED:
+                segments = without_ids(segments, file.read_removed(batch))
             else:
-                segments = with_rows(segments, file.read_rows(part))
-        self._segments, self._n_loaded = segments, len(file.parts)
+                segments = with_rows(segments, file.read_rows(batch))
+        self._segments, self._n_loaded = segments, len(file.batches)
         self._next_id, self.model = file.slot.next_id, file.head.model
 
-    def _part(self, number: int, of: int) -> HammingIndex:
-        """A new index in memory with one of `of` shares of about as many codes."""
-        share = list(in_batches(self._segments, number, of))
-        return _in_memory(type(self), self.n_bits, self.model, share, self._next_id)
+    def _chunk(self, number: int, of: int) -> HammingIndex:
+        """Return an index in memory with chunk `number` of `of` chunks of similar size."""
+        segments = list(merge(self._segments, number, of))
+        return _in_memory(type(self), self.n_bits, self.model, segments, self._next_id)
 
     @property
     def _state(self) -> Any:
-        """What tells the state of the file that was seen from any other; None in memory."""
+        """A value that differs for every state of the file; None in memory."""
         return None if self._file is None else (self._file.inode, *self._file.slot)
 
-    # -- what is in it --------------------------------------------------------------------------
+    # -- content --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Number of codes."""
@@ -233,37 +267,50 @@ class HammingIndex:
         return f"<HammingIndex of {len(self)} codes of {self.n_bits} bits{where}>"
 
     def info(self) -> dict[str, Any]:
-        """What the index holds: number and length of codes, the model, and the state of a file."""
+        """Return the number and length of the codes, their model, and the state of the file.
+
+        Returns
+        -------
+        info : dict
+            ``codes``, ``bits`` and ``model``; for a file also ``removed``, ``batches``, ``bytes``
+            and ``format``.
+        """
         result = {"codes": len(self), "bits": self.n_bits, "model": self.model}
         if self._file is not None:
-            slot, parts = self._file.slot, self._file.parts
-            rows = sum(part.n for part in parts if part.kind != REMOVED)
-            result |= {"removed": rows - len(self), "batches": slot.n_segments}
+            slot, batches = self._file.slot, self._file.batches
+            rows = sum(batch.n for batch in batches if batch.kind != REMOVED)
+            result |= {"removed": rows - len(self), "batches": slot.n_batches}
             result |= {"bytes": slot.end, "format": self._file.head.version}
         return result
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes, and of ids that do not simply count up."""
+        """Bytes of the codes, and of ids that are not consecutive."""
         return sum(segment.nbytes for segment in self._segments)
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """All ids, rising."""
+        """All ids, ascending."""
         return all_ids(self._segments)
 
     def add(
         self, codes: ArrayLike, ids: ArrayLike | None = None, *, model: Model | None = None
     ) -> NDArray[np.int64]:
-        """Add codes, all or none, and return their ids; see `CodeStore.add`.
+        """Add codes: all of them, or none if an error is raised.
 
         Parameters
         ----------
-        codes, ids
-            By default ids follow the highest that the index ever had.
-        model : BaseHasher or str, optional
-            The model that made the codes, or its fingerprint; another one than that of the index
-            is refused.
+        codes : uint8 array of shape (n, n_bytes)
+        ids : int array of shape (n,), default None
+            None of them may be stored yet. None assigns consecutive ids above the highest one
+            that the index has ever had.
+        model : BaseHasher or str, default None
+            The model that produced the codes, or its fingerprint; refused if it is not the model
+            of the index.
+
+        Returns
+        -------
+        ids : int64 array of shape (n,)
         """
         array = checks.check_rows(codes, self.n_bits)
         checks.check_model(self.model, model, "the index")
@@ -283,7 +330,13 @@ class HammingIndex:
             return chosen
 
     def remove(self, ids: ArrayLike) -> None:
-        """Remove codes by their ids (or one id), all of which must be there."""
+        """Remove codes by id.
+
+        Parameters
+        ----------
+        ids : int array of shape (n,), or one int
+            All of them must be stored.
+        """
         chosen = checks.check_ids(ids)
         with self._changing:
             checks.refuse_missing(chosen[~self._stored(chosen)])
@@ -296,7 +349,17 @@ class HammingIndex:
                 self._segments = without_ids(self._segments, chosen)
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids, shape (n, n_bytes); for one id alone, shape (n_bytes,)."""
+        """Return codes by id.
+
+        Parameters
+        ----------
+        ids : int array of shape (n,), or one int
+            All of them must be stored.
+
+        Returns
+        -------
+        codes : uint8 array of shape (n, n_bytes), or (n_bytes,) for one id
+        """
         chosen = checks.check_ids(ids)
         words, found = words_by_id(self._segments, self.n_bits, chosen)
         checks.refuse_missing(chosen[~found])
@@ -304,13 +367,13 @@ class HammingIndex:
         return codes if np.ndim(ids) else codes[0]
 
     def __contains__(self, id: object) -> bool:
-        """Whether a code has this id."""
+        """Return whether a code with this id is stored."""
         if not isinstance(id, int | np.integer) or not -(2**63) <= id < 2**63:
             return False
         return bool(self._stored(np.array([id], np.int64))[0])
 
     def _stored(self, ids: Ids) -> NDArray[np.bool_]:
-        """Which of some ids are there; no codes are read."""
+        """Return which ids are stored, without reading any codes."""
         found = [segment.rows_of(ids) >= 0 for segment in self._segments]
         return np.any(found, axis=0) if found else np.zeros(len(ids), bool)
 
@@ -326,91 +389,131 @@ class HammingIndex:
         rerank_factor: int = 10,
         n_jobs: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Find the k nearest codes of each query.
+        """Return the k nearest codes of each query.
 
         Parameters
         ----------
         queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        k : int
-        allowed : array, optional
-            Search among these ids only; or, as booleans, one for each of `ids`.
-        rerank_projections : float array of shape (n, n_bits), optional
-            The queries' projections, as `BaseHasher.project` gives them. The ``rerank_factor * k``
-            nearest codes are re-ranked by them: a bit that differs counts as much as the query's
-            projection is away from zero.
-        rerank_factor : int
-            How many times k codes are re-ranked.
-        n_jobs : int, optional
-            By default all that this process may use.
+        k : int, default 10
+            Number of neighbours.
+        allowed : array, default None
+            Restrict the search to these ids; or a boolean mask over `ids`.
+        rerank_projections : float array of shape (n, n_bits), default None
+            Projections of the queries, from `BaseHasher.project`. The ``rerank_factor * k``
+            nearest codes are re-ranked: each differing bit is weighted by the absolute value of
+            the query's projection.
+        rerank_factor : int, default 10
+            Number of candidates to re-rank, as a multiple of k.
+        n_jobs : int, default None
+            Number of threads; None uses all cores available to this process.
 
         Returns
         -------
-        distances : array of shape (n, m); (m,) for one code alone
-            int32 Hamming distances; after re-ranking, float32 sums of projections. m is k, or the
-            number of codes searched if that is less. The nearest come first.
+        distances : array of shape (n, m), or (m,) for one code
+            int32 Hamming distances, ascending; after re-ranking, float32 sums of absolute
+            projections. m is the smaller of k and the number of codes searched.
         ids : int64 array of the same shape
         """
-        codes, alone = checks.check_queries(queries, self.n_bits)
+        codes, single = checks.check_queries(queries, self.n_bits)
         k = checks.check_k(k)
         segments = self._segments if allowed is None else self._restricted(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
         found: tuple[NDArray[Any], NDArray[np.int64]]
         if rerank_projections is None:
-            found = passes.nearest(segments, as_words(codes), min(k, n_codes), n_jobs)
+            found = scan.nearest(segments, as_words(codes), min(k, n_codes), n_jobs)
         else:
             shape = (len(codes), self.n_bits)
             projections = check_rerank(rerank_projections, rerank_factor, shape)
-            many = min(k * int(rerank_factor), n_codes)
-            _, ids = passes.nearest(segments, as_words(codes), many, n_jobs)
+            n_candidates = min(k * int(rerank_factor), n_codes)
+            _, ids = scan.nearest(segments, as_words(codes), n_candidates, n_jobs)
             found = rerank(segments, projections, ids, min(k, n_codes), n_jobs)
-        return (found[0][0], found[1][0]) if alone else found
+        return (found[0][0], found[1][0]) if single else found
 
     def search_radius(
         self, queries: ArrayLike, radius: int, *, n_jobs: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a radius: lims, distances, ids; see `CodeStore.search_radius`.
+        """Return all codes within a radius of each query (range search).
 
-        Memory is that of the result, twice while it is put in order.
+        Parameters
+        ----------
+        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
+        radius : int
+            Codes up to and including this distance are returned.
+        n_jobs : int, default None
+            Number of threads; None uses all cores available to this process.
+
+        Returns
+        -------
+        lims : int64 array of shape (n + 1,), or (2,) for one code
+            The results of query i are entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below,
+            nearest first, as in FAISS.
+        distances : int32 array
+        ids : int64 array
+
+        Notes
+        -----
+        Sorting needs as much memory again as the result.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> codes = np.array([[0b11110000], [0b11111111], [0b00000000]], np.uint8)
+        >>> lims, distances, ids = HammingIndex(codes).search_radius(codes[:2], radius=4)
+        >>> lims.tolist(), ids.tolist()
+        ([0, 3, 5], [0, 1, 2, 1, 0])
         """
         codes, _ = checks.check_queries(queries, self.n_bits)
         radius = checks.check_radius(radius, self.n_bits)
-        found = tables.within(self._segments, as_words(codes), radius, self.n_bits, n_jobs)
-        query_index, ids, distances = tables.concatenate(found)
+        found = lookup_tables.search_radius(
+            self._segments, as_words(codes), radius, self.n_bits, n_jobs
+        )
+        query_index, ids, distances = lookup_tables.concatenate(found)
         return checks.sort_by_query(query_index, distances, ids, len(codes))
 
-    def pairs_within(
+    def duplicates(
         self, radius: int, *, n_jobs: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Find all pairs of codes within a distance of each other: near duplicates.
+        """Return all pairs of codes within a radius of each other.
 
         Parameters
         ----------
         radius : int
-            The greatest distance that counts.
-        n_jobs : int, optional
+            Pairs up to and including this distance are returned; 0 for equal codes.
+        n_jobs : int, default None
+            Number of threads; None uses all cores available to this process.
 
         Returns
         -------
         pairs : int64 array of shape (p, 2)
-            Ids, the lower one first, in rising order.
+            Ids, the lower one first, sorted.
         distances : int32 array of shape (p,)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> codes = np.array([[0b11110000], [0b11111111], [0b11110001]], np.uint8)
+        >>> pairs, distances = HammingIndex(codes).duplicates(radius=2)
+        >>> pairs.tolist(), distances.tolist()
+        ([[0, 2]], [1])
         """
         radius = checks.check_radius(radius, self.n_bits)
-        found = tables.pairs_within(self._segments, radius, self.n_bits, n_jobs)
-        first, second, distances = tables.concatenate(found)
+        found = lookup_tables.duplicates(self._segments, radius, self.n_bits, n_jobs)
+        first, second, distances = lookup_tables.concatenate(found)
         pairs = np.stack([np.minimum(first, second), np.maximum(first, second)], axis=1)
         order = np.lexsort((pairs[:, 1], pairs[:, 0]))
         return pairs[order], distances[order]
 
     def _restricted(self, allowed: ArrayLike) -> list[Segment]:
-        """Segments in which only allowed rows count."""
+        """Return the segments restricted to allowed ids."""
         array, segments = np.asarray(allowed), self._segments
         if array.dtype != np.bool_:
             return only_ids(segments, np.unique(checks.check_ids(array)))
         ids = all_ids(segments)
         if array.shape != ids.shape:
             raise ValueError(
-                f"allowed has shape {array.shape}; give one boolean for each of the {len(ids)} "
+                f"allowed has shape {array.shape}; pass one boolean for each of the {len(ids)} "
                 "ids in index.ids, or a list of ids"
             )
         return only_ids(segments, ids[array])

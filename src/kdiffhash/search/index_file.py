@@ -15,12 +15,12 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import replacing
+from .._util.files import replacing
 from . import index_format as disk
-from .index_format import FOLLOWING, LISTED, REMOVED, Head, IndexFileError, Part, Slot
+from .index_format import FOLLOWING, LISTED, REMOVED, Batch, Head, IndexFileError, Slot
 from .segment import BLOCK, Ids, Segment, n_words
 
-_SMALL = 2**20  # bytes of a part up to which it is read, not mapped
+_SMALL = 2**20  # bytes of a batch up to which it is read, not mapped
 
 
 class IndexFile:
@@ -56,7 +56,7 @@ class IndexFile:
                     f"{self.path} was replaced by a file with codes of another model, or of none; "
                     "open it again"
                 )
-            slot, parts = disk.read_parts(file, self.path, head.n_bits)
+            slot, batches = disk.read_batches(file, self.path, head.n_bits)
             if self.writable:
                 disk.clean_slots(file, slot)
         except BaseException:
@@ -65,7 +65,7 @@ class IndexFile:
         old, self._file = self._file, file
         if old is not None:
             os.close(old)
-        self.head, self.slot, self.parts = head, slot, parts
+        self.head, self.slot, self.batches = head, slot, batches
         self.forget_maps()
 
     @classmethod
@@ -98,7 +98,7 @@ class IndexFile:
         if self._is_replaced():
             self._open()
             return True
-        self.slot, self.parts = disk.read_parts(self._handle(), self.path, self.head.n_bits)
+        self.slot, self.batches = disk.read_batches(self._handle(), self.path, self.head.n_bits)
         return False
 
     @property
@@ -115,40 +115,40 @@ class IndexFile:
         here, there = os.fstat(self._handle()), self.path.stat()
         return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
 
-    def read_rows(self, part: Part) -> Segment:
-        """The rows of a part: mapped, or read where they are few."""
-        payload, skip, listed = self._payload(part), 0, None
-        if part.kind == LISTED:
-            listed, skip = payload[: 8 * part.n].view("<i8"), disk.padded(8 * part.n)
-        shape = (-(-part.n // BLOCK), n_words(self.head.n_bits), BLOCK)
+    def read_rows(self, batch: Batch) -> Segment:
+        """The rows of a batch: mapped, or read where they are few."""
+        payload, skip, listed = self._payload(batch), 0, None
+        if batch.kind == LISTED:
+            listed, skip = payload[: 8 * batch.n].view("<i8"), disk.padded(8 * batch.n)
+        shape = (-(-batch.n // BLOCK), n_words(self.head.n_bits), BLOCK)
         blocks = payload[skip:].view("<u8").reshape(shape)
-        return Segment(blocks, part.n, part.first_id, listed, mapped=part.size >= _SMALL)
+        return Segment(blocks, batch.n, batch.first_id, listed, mapped=batch.size >= _SMALL)
 
-    def read_removed(self, part: Part) -> Ids:
-        """The ids of a part that removes them."""
-        return self._payload(part)[: 8 * part.n].view("<i8").astype(np.int64)
+    def read_removed(self, batch: Batch) -> Ids:
+        """The ids of a batch that removes them."""
+        return self._payload(batch)[: 8 * batch.n].view("<i8").astype(np.int64)
 
-    def _payload(self, part: Part) -> NDArray[np.uint8]:
-        start = part.start + disk.HEADER_SIZE
-        if part.size < _SMALL:
-            return np.frombuffer(disk.read_bytes(self._handle(), part.size, start), np.uint8)
-        if self._map is None or len(self._map) < part.end:  # one map for all parts so far
+    def _payload(self, batch: Batch) -> NDArray[np.uint8]:
+        start = batch.start + disk.HEADER_SIZE
+        if batch.size < _SMALL:
+            return np.frombuffer(disk.read_bytes(self._handle(), batch.size, start), np.uint8)
+        if self._map is None or len(self._map) < batch.end:  # one map for all batches so far
             try:
                 mapped = mmap.mmap(self._handle(), self.slot.end, access=mmap.ACCESS_READ)
             except OSError:  # no more maps: the batch is there, so it must be readable
-                return np.frombuffer(disk.read_bytes(self._handle(), part.size, start), np.uint8)
+                return np.frombuffer(disk.read_bytes(self._handle(), batch.size, start), np.uint8)
             self._map = np.frombuffer(mapped, np.uint8)
             self.n_maps += 1
-        return self._map[start : part.end]
+        return self._map[start : batch.end]
 
-    def add_rows(self, segment: Segment, next_id: int) -> Part:
+    def add_rows(self, segment: Segment, next_id: int) -> Batch:
         """Append a batch of rows; it is there for good when this returns, or not at all."""
         kind = FOLLOWING if segment.listed is None else LISTED
         arrays = [] if segment.listed is None else [segment.listed.astype("<i8", copy=False)]
         arrays.append(np.ascontiguousarray(segment.blocks, "<u8"))
         return self._append(kind, segment.n_rows, segment.first_id, arrays, next_id)
 
-    def add_removal(self, ids: Ids) -> Part:
+    def add_removal(self, ids: Ids) -> Batch:
         """Append ids whose rows count no more."""
         arrays = [np.ascontiguousarray(ids, "<i8")]
         return self._append(REMOVED, len(ids), 0, arrays, self.slot.next_id)
@@ -172,7 +172,7 @@ class IndexFile:
 
     def _append(
         self, kind: int, n: int, first_id: int, arrays: list[NDArray[Any]], next_id: int
-    ) -> Part:
+    ) -> Batch:
         self._check_writable()
         file, slot = self._handle(), self.slot
         start, sequence = slot.end, slot.sequence + 1
@@ -183,16 +183,16 @@ class IndexFile:
                     pieces.append(piece)
                     checksum = zlib.crc32(piece, checksum)
                     size += len(piece)
-        part = Part(start, kind, n, first_id, size, checksum)
+        batch = Batch(start, kind, n, first_id, size, checksum)
         try:
-            place = disk.write_bytes(file, disk.header_bytes(part, sequence), start)
+            place = disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
             for piece in pieces:
                 place = disk.write_bytes(file, piece, place)
             os.fsync(file)
         except OSError as error:
             _cut(file, start)
             raise _told(error, f"{self.path}: nothing was added, the rest is intact") from None
-        new = Slot(sequence, part.end, slot.n_segments + 1, next_id)
+        new = Slot(sequence, batch.end, slot.n_batches + 1, next_id)
         try:
             disk.write_slot(file, new)
         except OSError as error:  # nobody knows which slot is on the disk
@@ -201,8 +201,8 @@ class IndexFile:
         except BaseException:
             self.close()
             raise
-        self.slot, self.parts = new, [*self.parts, part]
-        return part
+        self.slot, self.batches = new, [*self.batches, batch]
+        return batch
 
     def _handle(self) -> int:
         if self._file is None:

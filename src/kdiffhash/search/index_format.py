@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import KdiffhashError
+from .._util.errors import KdiffhashError
 from .segment import BLOCK, n_words
 
 VERSION = 2  # 1 has no fingerprint of a model; it stays readable, and is appended to as it is
@@ -32,7 +32,7 @@ MAX_BITS = 4096
 HEADER_SIZE = 64
 FOLLOWING, LISTED, REMOVED = 1, 2, 3  # kinds of segments
 _MAGIC = b"kdiffhash index\n"
-_HEAD, _PART = 4096, 1024
+_HEAD, _SECTION = 4096, 1024
 _FIRST = struct.Struct("<16sII128s")  # magic, version, n_bits, fingerprint of the model or zeros
 _SLOT = struct.Struct("<QQQq")  # sequence, end, number of segments, next id
 _HEADER = struct.Struct("<4sIQQqQI")  # magic, kind, sequence, n, first id, payload, its CRC
@@ -58,12 +58,12 @@ class Slot(NamedTuple):
 
     sequence: int
     end: int
-    n_segments: int
+    n_batches: int
     next_id: int
 
 
 @dataclass(frozen=True)
-class Part:
+class Batch:
     """One segment as its header tells it."""
 
     start: int
@@ -89,34 +89,35 @@ def damage(path: Path) -> Iterator[str]:
             yield str(error)
             return
         for number in (1, 2):
-            content = read_bytes(file, _PART, _PART * number)
+            content = read_bytes(file, _SECTION, _SECTION * number)
             if _read_slot(content) is None and any(content):
-                yield f"the slot at byte {_PART * number} fails its checksum; the other one is used"
-        if any(read_bytes(file, _PART, 3 * _PART)):
-            yield f"bytes {3 * _PART} to {_HEAD} should be zero"
+                at = _SECTION * number
+                yield f"the slot at byte {at} fails its checksum; the other one is used"
+        if any(read_bytes(file, _SECTION, 3 * _SECTION)):
+            yield f"bytes {3 * _SECTION} to {_HEAD} should be zero"
         try:
-            slot, parts = read_parts(file, path, n_bits)
+            slot, batches = read_batches(file, path, n_bits)
         except IndexFileError as error:
             yield str(error)
             return
         newest = max((s.end for s in _read_slots(file)), default=0)
         if newest > slot.end:
             yield f"the file was cut: it ends before byte {newest}, so its last batch is missing"
-        for part in parts:
-            found, place = 0, part.start + HEADER_SIZE
-            while place < part.end:
-                piece = read_bytes(file, min(2**24, part.end - place), place)
+        for batch in batches:
+            found, place = 0, batch.start + HEADER_SIZE
+            while place < batch.end:
+                piece = read_bytes(file, min(2**24, batch.end - place), place)
                 found, place = zlib.crc32(piece, found), place + len(piece)
-            if found != part.checksum:
-                yield f"the batch of {part.n} rows at byte {part.start} fails its checksum"
+            if found != batch.checksum:
+                yield f"the batch of {batch.n} rows at byte {batch.start} fails its checksum"
     finally:
         os.close(file)
 
 
 def empty_file(n_bits: int, model: str | None = None, next_id: int = 0) -> bytes:
     """The content of an index file that holds nothing."""
-    first = _sealed(_FIRST.pack(_MAGIC, VERSION, n_bits, (model or "").encode()), _PART)
-    return first + _slot_bytes(Slot(0, _HEAD, 0, next_id)) + bytes(2 * _PART)
+    first = _sealed(_FIRST.pack(_MAGIC, VERSION, n_bits, (model or "").encode()), _SECTION)
+    return first + _slot_bytes(Slot(0, _HEAD, 0, next_id)) + bytes(2 * _SECTION)
 
 
 # -- reading what may be damaged ----------------------------------------------------------------
@@ -124,7 +125,7 @@ def empty_file(n_bits: int, model: str | None = None, next_id: int = 0) -> bytes
 
 def read_head(file: int, path: Path) -> Head:
     """Check what a file says it is."""
-    content = read_bytes(file, _PART, 0)
+    content = read_bytes(file, _SECTION, 0)
     if content[: len(_MAGIC)] != _MAGIC:
         raise IndexFileError(f"{path} is not a kdiffhash index (see `kdiffhash index build`)")
     if not _is_whole(content):
@@ -139,7 +140,7 @@ def read_head(file: int, path: Path) -> Head:
     return Head(version, n_bits, model.rstrip(b"\0").decode("ascii", "replace") or None)
 
 
-def read_parts(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Part]]:
+def read_batches(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Batch]]:
     """The newest state that is there as a whole."""
     slots = sorted(_read_slots(file), reverse=True)
     where, size = "its slots are damaged", os.fstat(file).st_size
@@ -147,19 +148,19 @@ def read_parts(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Part]]:
         if slot.end > size:  # the last batch was cut off; the older slot knows nothing of it
             where = f"it ends at byte {size} instead of {slot.end}"
             continue
-        parts, where = _walk(file, slot, n_bits)
-        if parts is None:
+        batches, where = _walk(file, slot, n_bits)
+        if batches is None:
             break
         if len(slots) == 1:
-            slot, parts = _roll_forward(file, slot, parts, n_bits)
-        return slot, parts
+            slot, batches = _roll_forward(file, slot, batches, n_bits)
+        return slot, batches
     raise IndexFileError(
         f"{path} is damaged: {where}; restore it from a copy, or build it again from the codes"
     )
 
 
 def _read_slots(file: int) -> list[Slot]:
-    slots = (_read_slot(read_bytes(file, _PART, _PART * number)) for number in (1, 2))
+    slots = (_read_slot(read_bytes(file, _SECTION, _SECTION * number)) for number in (1, 2))
     return [slot for slot in slots if slot is not None]
 
 
@@ -167,40 +168,42 @@ def _read_slot(content: bytes) -> Slot | None:
     return Slot(*_SLOT.unpack_from(content)) if _is_whole(content) else None
 
 
-def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Part] | None, str]:
-    """The parts up to a slot's end, or None and what is wrong."""
-    parts: list[Part] = []
+def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Batch] | None, str]:
+    """The batches up to a slot's end, or None and what is wrong."""
+    batches: list[Batch] = []
     place = _HEAD
     while place < slot.end:
-        part = _read_part(file, place, len(parts) + 1, n_bits)
-        if part is None or part.end > slot.end:
+        batch = _read_batch(file, place, len(batches) + 1, n_bits)
+        if batch is None or batch.end > slot.end:
             return None, f"the batch at byte {place} has a bad header"
-        parts.append(part)
-        place = part.end
-    if len(parts) != slot.n_segments:
-        return None, f"it has {len(parts)} batches instead of {slot.n_segments}"
-    return parts, ""
+        batches.append(batch)
+        place = batch.end
+    if len(batches) != slot.n_batches:
+        return None, f"it has {len(batches)} batches instead of {slot.n_batches}"
+    return batches, ""
 
 
-def _roll_forward(file: int, slot: Slot, parts: list[Part], n_bits: int) -> tuple[Slot, list[Part]]:
+def _roll_forward(
+    file: int, slot: Slot, batches: list[Batch], n_bits: int
+) -> tuple[Slot, list[Batch]]:
     """Take a whole batch that follows, if the slot that told of it was hit.
 
     The batch had been synced before that slot was touched.
     """
-    if not any(read_bytes(file, _PART, _PART * (1 + (slot.sequence + 1) % 2))):
-        return slot, parts  # that slot was never written
-    part = _read_part(file, slot.end, slot.sequence + 1, n_bits)
-    if part is None or part.end > os.fstat(file).st_size:
-        return slot, parts
-    payload = read_bytes(file, part.size, part.start + HEADER_SIZE)
-    if zlib.crc32(payload) != part.checksum:
-        return slot, parts
+    if not any(read_bytes(file, _SECTION, _SECTION * (1 + (slot.sequence + 1) % 2))):
+        return slot, batches  # that slot was never written
+    batch = _read_batch(file, slot.end, slot.sequence + 1, n_bits)
+    if batch is None or batch.end > os.fstat(file).st_size:
+        return slot, batches
+    payload = read_bytes(file, batch.size, batch.start + HEADER_SIZE)
+    if zlib.crc32(payload) != batch.checksum:
+        return slot, batches
     next_id = slot.next_id
-    if part.kind == FOLLOWING:
-        next_id = max(next_id, part.first_id + part.n)
-    elif part.kind == LISTED:
-        next_id = max(next_id, int(np.frombuffer(payload, "<i8", part.n)[-1]) + 1)
-    return Slot(slot.sequence + 1, part.end, slot.n_segments + 1, next_id), [*parts, part]
+    if batch.kind == FOLLOWING:
+        next_id = max(next_id, batch.first_id + batch.n)
+    elif batch.kind == LISTED:
+        next_id = max(next_id, int(np.frombuffer(payload, "<i8", batch.n)[-1]) + 1)
+    return Slot(slot.sequence + 1, batch.end, slot.n_batches + 1, next_id), [*batches, batch]
 
 
 def clean_slots(file: int, slot: Slot) -> None:
@@ -210,16 +213,16 @@ def clean_slots(file: int, slot: Slot) -> None:
     tells of a batch that was cut off might come to fit the next batch.
     """
     number = slot.sequence % 2
-    if _read_slot(read_bytes(file, _PART, _PART * (1 + number))) != slot:
+    if _read_slot(read_bytes(file, _SECTION, _SECTION * (1 + number))) != slot:
         write_slot(file, slot)
-    content = read_bytes(file, _PART, _PART * (2 - number))
+    content = read_bytes(file, _SECTION, _SECTION * (2 - number))
     other = _read_slot(content)
     if any(content) and (other is None or other.sequence > slot.sequence):
-        write_bytes(file, bytes(_PART), _PART * (2 - number))
+        write_bytes(file, bytes(_SECTION), _SECTION * (2 - number))
         os.fsync(file)
 
 
-def _read_part(file: int, place: int, sequence: int, n_bits: int) -> Part | None:
+def _read_batch(file: int, place: int, sequence: int, n_bits: int) -> Batch | None:
     content = read_bytes(file, HEADER_SIZE, place)
     if not _is_whole(content, HEADER_SIZE):
         return None
@@ -230,23 +233,23 @@ def _read_part(file: int, place: int, sequence: int, n_bits: int) -> Part | None
     wanted = {FOLLOWING: rows, LISTED: padded(8 * n) + rows, REMOVED: padded(8 * n)}[kind]
     if n < 1 or size != wanted or first_id + n > 2**63:
         return None
-    return Part(place, kind, n, first_id, size, checksum)
+    return Batch(place, kind, n, first_id, size, checksum)
 
 
 # -- bytes --------------------------------------------------------------------------------------
 
 
-def header_bytes(part: Part, sequence: int) -> bytes:
-    fields = (part.kind, sequence, part.n, part.first_id, part.size, part.checksum)
+def header_bytes(batch: Batch, sequence: int) -> bytes:
+    fields = (batch.kind, sequence, batch.n, batch.first_id, batch.size, batch.checksum)
     return _sealed(_HEADER.pack(_SEGMENT_MAGIC, *fields), HEADER_SIZE)
 
 
 def _slot_bytes(slot: Slot) -> bytes:
-    return _sealed(_SLOT.pack(*slot), _PART)
+    return _sealed(_SLOT.pack(*slot), _SECTION)
 
 
 def write_slot(file: int, slot: Slot) -> None:
-    write_bytes(file, _slot_bytes(slot), _PART * (1 + slot.sequence % 2))
+    write_bytes(file, _slot_bytes(slot), _SECTION * (1 + slot.sequence % 2))
     os.fsync(file)
 
 
@@ -256,7 +259,7 @@ def _sealed(content: bytes, size: int) -> bytes:
     return content + _CRC.pack(zlib.crc32(content))
 
 
-def _is_whole(content: bytes, size: int = _PART) -> bool:
+def _is_whole(content: bytes, size: int = _SECTION) -> bool:
     if len(content) != size:
         return False
     body, end = content[: -_CRC.size], content[-_CRC.size :]

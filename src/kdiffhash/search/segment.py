@@ -1,4 +1,8 @@
-"""Codes in blocks with their ids: what all searches run on, in memory or in a mapped file."""
+"""Segments: immutable runs of codes with ascending ids, in memory or memory-mapped.
+
+An index is a list of segments, and every search runs over them. Codes lie in blocks of eight, word
+by word, so that vector instructions compare eight codes at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,16 @@ from ..codes import Codes, n_bytes
 Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 
-BLOCK = 8  # codes of a block
-_BATCH = 2**20  # rows of a segment that is made from others
+BLOCK = 8  # codes per block
+_MERGED_ROWS = 2**20  # rows of a segment that is merged from others
 
 
-class Tables(NamedTuple):
-    """Lookup tables of multi-index hashing: rows by parts of their codes.
+class LookupTables(NamedTuple):
+    """Lookup tables of multi-index hashing: rows by substrings of their codes.
 
-    Part p has bits ``begins[p]`` to ``begins[p] + widths[p]``, counted through the words from their
-    lowest bits. Rows whose part has value v are ``rows[p, starts[i] : starts[i + 1]]``, where i is
-    ``firsts[p] + v``.
+    Substring s has bits ``begins[s]`` to ``begins[s] + widths[s]``, counted through the words from
+    the lowest bit. Rows whose substring has value v are ``rows[s, starts[i] : starts[i + 1]]``,
+    where i is ``firsts[s] + v``.
     """
 
     begins: NDArray[np.int64]
@@ -35,25 +39,25 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows with rising ids.
+    """Codes with ascending ids; never changed in place.
 
     Attributes
     ----------
     blocks : uint64 array of shape (ceil(n_rows / 8), n_words, 8)
-        ``blocks[b, w, l]`` is word w of row 8b + l; rows beyond the last are zero.
+        ``blocks[b, w, l]`` is word w of row 8b + l; rows after the last are zero.
     n_rows : int
     first_id : int
-        Id of row 0; the others follow one by one unless `listed` says otherwise.
+        Id of row 0; the ids are consecutive unless `listed` is given.
     listed : int64 array of shape (n_rows,), or None
         The ids, if they have gaps.
     kept : uint8 array of shape (ceil(n_rows / 8),), or None
-        A bit for each row that was not removed, the lowest first; None if none was.
+        Bitmap of the rows that have not been removed, lowest bit first; None if all are there.
     mapped : bool
-        Whether the blocks lie in a file that is mapped into memory.
+        Whether the blocks are memory-mapped from a file.
     tables : dict
-        Tables of multi-index hashing that were made so far, by their number of parts.
-    shares : dict
-        For them, which share of the rows has the same part as a row, on average, by a sample.
+        Cached lookup tables, by number of substrings.
+    collision_rates : dict
+        Estimated probability that two rows agree in each substring, by number of substrings.
     """
 
     blocks: Words
@@ -62,40 +66,40 @@ class Segment:
     listed: Ids | None = None
     kept: NDArray[np.uint8] | None = None
     mapped: bool = False
-    tables: dict[int, Tables] = field(default_factory=dict)
-    shares: dict[int, list[float]] = field(default_factory=dict)
+    tables: dict[int, LookupTables] = field(default_factory=dict)
+    collision_rates: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def n_words(self) -> int:
-        """64-bit words of a code."""
+        """Number of 64-bit words per code."""
         return int(self.blocks.shape[1])
 
     @property
     def flat(self) -> Words:
-        """The blocks in one dimension."""
+        """The blocks as a one-dimensional array."""
         return self.blocks.reshape(-1)
 
     @property
     def last_id(self) -> int:
-        """The highest id, also if its row was removed."""
+        """The highest id, even if its row has been removed."""
         return int(self.listed[-1]) if self.listed is not None else self.first_id + self.n_rows - 1
 
     @property
     def n_kept(self) -> int:
-        """Rows that were not removed."""
+        """Number of rows that have not been removed."""
         return self.n_rows if self.kept is None else int(np.bitwise_count(self.kept).sum())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and listed ids."""
+        """Bytes of the codes and of listed ids."""
         return self.blocks.nbytes + (0 if self.listed is None else self.listed.nbytes)
 
     def ids_of(self, rows: Ids) -> Ids:
-        """Ids of some rows."""
+        """Return the ids of rows."""
         return self.first_id + rows if self.listed is None else self.listed[rows]
 
     def rows_of(self, ids: Ids) -> Ids:
-        """Rows of some ids; -1 for those that are not here or were removed."""
+        """Return the rows of ids; -1 for ids that are missing or removed."""
         if self.listed is None:
             with np.errstate(over="ignore"):
                 rows = ids - self.first_id
@@ -104,12 +108,12 @@ class Segment:
             rows = np.searchsorted(self.listed, ids)
             rows = np.where(self.listed[np.minimum(rows, self.n_rows - 1)] == ids, rows, -1)
         if self.kept is not None:
-            gone = self.kept[np.maximum(rows, 0) >> 3] >> (rows & 7) & 1 == 0
-            rows = np.where(gone, -1, rows)
+            removed = self.kept[np.maximum(rows, 0) >> 3] >> (rows & 7) & 1 == 0
+            rows = np.where(removed, -1, rows)
         return rows
 
     def kept_rows(self, first: int = 0, last: int | None = None) -> Ids:
-        """Rows from `first` to `last` that were not removed."""
+        """Return the rows from `first` to `last` that have not been removed."""
         last = self.n_rows if last is None else last
         if self.kept is None:
             return np.arange(first, last)
@@ -117,11 +121,11 @@ class Segment:
         return np.flatnonzero(bits[first & 7 :][: last - first]) + first
 
     def words_of(self, rows: Ids) -> Words:
-        """Codes of some rows as words, shape (n, n_words)."""
+        """Return the codes of rows as words, shape (n, n_words)."""
         return self.blocks[rows // BLOCK, :, rows % BLOCK]
 
     def without(self, rows: Ids) -> Segment:
-        """The same segment in which some rows count no more; a search may go on with this one."""
+        """Return a copy with some rows removed; searches running on this one are not affected."""
         if self.kept is None:
             kept = np.packbits(np.ones(self.n_rows, bool), bitorder="little")
         else:
@@ -131,29 +135,29 @@ class Segment:
 
 
 def make_segment(words: Words, ids: Ids) -> Segment:
-    """A segment of codes in any order of ids."""
+    """Return a segment of codes, sorted by id."""
     if np.any(ids[1:] <= ids[:-1]):
         order = np.argsort(ids, kind="stable")
         words, ids = words[order], ids[order]
     n, first = len(ids), int(ids[0])
-    follow = int(ids[-1]) - first == n - 1
-    return Segment(to_blocks(words), n, first, None if follow else ids)
+    consecutive = int(ids[-1]) - first == n - 1
+    return Segment(to_blocks(words), n, first, None if consecutive else ids)
 
 
 def with_rows(segments: list[Segment], segment: Segment) -> list[Segment]:
-    """Segments and one more, joined with others in memory that are not much larger."""
+    """Append a segment, merged with those in memory that are not much larger."""
     segments = list(segments)
     while (
         segments
-        and segments[-1].n_rows <= min(2 * segment.n_rows, _BATCH)
+        and segments[-1].n_rows <= min(2 * segment.n_rows, _MERGED_ROWS)
         and not (segments[-1].mapped or segment.mapped)
     ):
-        segment = next(in_batches([segments.pop(), segment], size=2**62))
+        segment = next(merge([segments.pop(), segment], size=2**62))
     return [*segments, segment]
 
 
 def without_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
-    """Segments in which some ids count no more."""
+    """Remove ids from segments; segments without any rows left are dropped."""
     left = []
     for segment in segments:
         rows = segment.rows_of(ids)
@@ -165,20 +169,20 @@ def without_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
 
 
 def all_ids(segments: list[Segment]) -> Ids:
-    """Ids of all kept rows, rising."""
-    parts = [segment.ids_of(segment.kept_rows()) for segment in segments]
-    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    """Return the ids of all kept rows, ascending."""
+    ids = [segment.ids_of(segment.kept_rows()) for segment in segments]
+    return np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64)
 
 
 def only_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
-    """Segments in which only the rows of some ids, which rise, count."""
+    """Restrict segments to the rows with these ids, which must be ascending."""
     chosen = []
     for segment in segments:
         rows = segment.rows_of(ids)
         rows = rows[rows >= 0]
         if not len(rows):
             continue
-        if 2 * len(rows) < segment.n_rows:  # quicker to copy than to pass over the others
+        if 2 * len(rows) < segment.n_rows:  # copying them is faster than scanning past the others
             chosen.append(make_segment(segment.words_of(rows), segment.ids_of(rows)))
         else:
             bits = np.zeros(segment.n_rows, bool)
@@ -187,10 +191,13 @@ def only_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
     return chosen
 
 
-def in_batches(
-    segments: list[Segment], number: int = 0, of: int = 1, size: int = _BATCH
+def merge(
+    segments: list[Segment], number: int = 0, of: int = 1, size: int = _MERGED_ROWS
 ) -> Iterator[Segment]:
-    """The kept rows as new segments of a good size; or one of `of` shares of about as many rows."""
+    """Copy the kept rows into segments of up to `size` rows.
+
+    With `of` above 1, only chunk `number` of that many chunks of similar size.
+    """
     n_rows = sum(segment.n_rows for segment in segments)
     first, last = n_rows * number // of, n_rows * (number + 1) // of
     words: list[Words] = []
@@ -209,7 +216,7 @@ def in_batches(
 
 
 def words_by_id(segments: list[Segment], n_bits: int, ids: Ids) -> tuple[Words, NDArray[np.bool_]]:
-    """Codes by ids, as words, and which of the ids are there."""
+    """Return the codes with these ids as words, and which of the ids are stored."""
     words = np.zeros((len(ids), n_words(n_bits)), np.uint64)
     found = np.zeros(len(ids), bool)
     for segment in segments:
@@ -221,18 +228,18 @@ def words_by_id(segments: list[Segment], n_bits: int, ids: Ids) -> tuple[Words, 
 
 
 def n_words(n_bits: int) -> int:
-    """64-bit words that a code of `n_bits` takes."""
+    """Return the number of 64-bit words of a code."""
     return -(-n_bits // 64)
 
 
 def to_codes(words: Words, n_bits: int) -> Codes:
-    """Words as packed codes; the inverse of `as_words`."""
+    """Convert words to packed codes; the inverse of `as_words`."""
     wide = np.ascontiguousarray(words, "<u8").view(np.uint8)
     return wide[:, : n_bytes(n_bits)].copy()
 
 
 def to_blocks(words: Words) -> Words:
-    """Words of codes in blocks of eight codes, word by word."""
+    """Arrange words of codes in blocks of eight codes, word by word."""
     n, width = words.shape
     blocks = np.zeros((-(-n // BLOCK), width, BLOCK), np.uint64)
     whole = n // BLOCK

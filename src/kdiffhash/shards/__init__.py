@@ -1,4 +1,4 @@
-"""Rows in files: one file, or a folder of them that is read as one long array."""
+"""Arrays in files: a shard is one file of rows, and several shards are read as one array."""
 
 from .shard import Shard, Shards, is_shards, open_shards
 

@@ -1,6 +1,6 @@
-"""HDF5: local features as hloc keeps them, or plain arrays of rows and labels.
+"""HDF5: local features in the layout of hloc, or plain arrays of rows and labels.
 
-hloc has a group for each image, with `descriptors` of shape (d, n): a column a keypoint.
+hloc has one group per image, with `descriptors` of shape (d, n): one column per keypoint.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import need
-from ..rows import Array, Numbers
-from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, one_a_row
+from .._util.extras import need
+from ..learn.rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, check_length
 
 
 @dataclass(frozen=True)
 class Hdf5Shard(Shard):
-    """The descriptors of all images in the order of their names, or one array of rows.
+    """The descriptors of all images, sorted by image name, or one array of rows.
 
     Attributes
     ----------
     images : tuple of (name, n)
-        The images that have descriptors, and how many; empty for one array of rows.
+        Images and their number of descriptors; empty for one array of rows.
+    member : str
+        Name of the array of rows; empty for images.
     """
 
     images: tuple[tuple[str, int], ...] = ()
@@ -33,7 +35,7 @@ class Hdf5Shard(Shard):
 
     @classmethod
     def open(cls, path: Path) -> Hdf5Shard:
-        """Read the names and shapes."""
+        """Read the names and shapes of the datasets."""
         with open_hdf5(path) as (file, h5py):
             member = next((name for name in ROWS if isinstance(file.get(name), h5py.Dataset)), "")
             if member:
@@ -41,15 +43,15 @@ class Hdf5Shard(Shard):
                 return cls(path, as_shape(rows.shape, path), rows.dtype, (), member)
             found: list[tuple[str, tuple[int, ...], Any]] = []
 
-            def look(name: str, item: Any) -> None:
+            def collect(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and name.endswith("/descriptors"):
                     plain(item, path)
                     found.append((name.removesuffix("/descriptors"), item.shape, item.dtype))
 
-            file.visititems(look)
+            file.visititems(collect)
         if not found:
             raise ValueError(
-                f"{path} has neither IMAGE/descriptors, as hloc writes them, nor an array called "
+                f"{path} has neither IMAGE/descriptors, as written by hloc, nor a dataset named "
                 f"{' or '.join(ROWS[:3])}"
             )
         shapes = {name: as_shape(shape, path) for name, shape, _ in found}
@@ -62,7 +64,7 @@ class Hdf5Shard(Shard):
         return cls(path, (n, width), dtype, images)
 
     def blocks(self, height: int) -> Iterator[Array]:
-        """The rows, image by image."""
+        """Yield the rows, image by image."""
         with open_hdf5(self.path) as (file, _):
             if self.member:
                 rows = plain(file[self.member], self.path)
@@ -73,7 +75,7 @@ class Hdf5Shard(Shard):
                 yield from (rows[i : i + height] for i in range(0, n, height))
 
     def take(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, from the images that have some of them."""
+        """Return the rows with these ascending numbers; other images are not read."""
         if self.member:
             return super().take(numbers)
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
@@ -87,11 +89,11 @@ class Hdf5Shard(Shard):
         return out
 
     def labels(self) -> Array | None:
-        """Labels of an array of rows; hloc has none."""
+        """Return the labels of an array of rows; files of hloc have none."""
         return self._find(LABELS)
 
     def groups(self) -> Array | None:
-        """The image of each row, as a number."""
+        """Return the image of each row as an integer."""
         if self.images:
             return np.repeat(np.arange(len(self.images)), [n for _, n in self.images])
         return self._find(GROUPS)
@@ -106,24 +108,26 @@ class Hdf5Shard(Shard):
             dataset = plain(file[name], self.path)
             is_text = h5py.check_string_dtype(dataset.dtype) is not None
             values = np.asarray(dataset.asstr()[()], str) if is_text else dataset[()]
-        return one_a_row(values, len(self), name, self.path)
+        return check_length(values, len(self), name, self.path)
 
 
 def plain(dataset: Any, path: Path) -> Any:
-    """A dataset that lies in the file itself: a stranger's file must not read other files."""
+    """Return a dataset stored in the file itself; an untrusted file must not read others."""
     if dataset.external or dataset.is_virtual or dataset.file.filename != str(path):
-        raise ValueError(f"{path}: {dataset.name} refers to other files, which are not read")
+        raise ValueError(
+            f"{path}: {dataset.name} refers to another file; copy the data into this one"
+        )
     return dataset
 
 
 def image_rows(file: Any, name: str, path: Path) -> Array:
-    """The descriptors of an image, a row each."""
+    """Return the descriptors of an image, one per row."""
     return np.ascontiguousarray(plain(file[name]["descriptors"], path)[()].T)
 
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[tuple[Any, Any]]:
-    """A file to read from; what is wrong with it is said in a sentence."""
+    """Open a file for reading, with errors that name it."""
     h5py = need("h5py", "hdf5")
     with reading(path), h5py.File(path, "r") as file:
         yield file, h5py
@@ -131,7 +135,7 @@ def open_hdf5(path: Path) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say which file it is that cannot be read."""
+    """Turn the errors of h5py into one that names the file."""
     try:
         yield
     except (OSError, KeyError, RuntimeError, TypeError, UnicodeError) as error:

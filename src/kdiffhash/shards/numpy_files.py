@@ -1,4 +1,4 @@
-"""`.npy`, mapped into memory, and `.npz`, read through its zip stream."""
+"""`.npy` files, memory-mapped, and `.npz` files, read as a stream."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..files import open_npy
-from ..rows import Array, Numbers
-from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, one_a_row
+from .._util.files import open_npy
+from ..learn.rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, check_length
 
-_BROKEN = (  # what damaged archives are told by
+_DAMAGE = (  # what reading a damaged archive may raise
     ValueError,
     EOFError,
     zipfile.BadZipFile,
@@ -32,46 +32,46 @@ _BROKEN = (  # what damaged archives are told by
 
 
 class NpyShard(Shard):
-    """An array of rows; labels and groups lie beside it in NAME.labels.npy, NAME.groups.npy."""
+    """An array of rows; labels and groups are in NAME.labels.npy and NAME.groups.npy."""
 
     @classmethod
     def open(cls, path: Path) -> NpyShard:
-        """Read the header."""
+        """Read the header of the file."""
         rows = open_npy(path)
         return cls(path, as_shape(rows.shape, path), rows.dtype)
 
     def blocks(self, height: int) -> Iterator[Array]:
-        """Views of the mapped file."""
+        """Yield views of the memory-mapped file."""
         rows = open_npy(self.path)
         return (rows[i : i + height] for i in range(0, len(rows), height))
 
     def take(self, numbers: Numbers) -> Array:
-        """The rows with these numbers."""
+        """Return the rows with these numbers."""
         return np.asarray(open_npy(self.path)[numbers])
 
     def labels(self) -> Array | None:
-        """Labels from the file beside."""
-        return self._beside("labels")
+        """Return the labels from NAME.labels.npy, if there is such a file."""
+        return self._companion("labels")
 
     def groups(self) -> Array | None:
-        """Groups from the file beside."""
-        return self._beside("groups")
+        """Return the groups from NAME.groups.npy, if there is such a file."""
+        return self._companion("groups")
 
-    def _beside(self, what: str) -> Array | None:
-        path = self.path.with_name(f"{self.path.stem}.{what}.npy")
+    def _companion(self, name: str) -> Array | None:
+        path = self.path.with_name(f"{self.path.stem}.{name}.npy")
         values = np.asarray(open_npy(path)) if path.exists() else None
-        return one_a_row(values, len(self), f"{what} in {path.name}", self.path)
+        return check_length(values, len(self), f"{name} in {path.name}", self.path)
 
 
 @dataclass(frozen=True)
 class NpzShard(Shard):
-    """Arrays by name: the rows (X), labels (y) and groups."""
+    """An archive of named arrays: rows (X), labels (y) and groups."""
 
     member: str = ""
 
     @classmethod
     def open(cls, path: Path) -> NpzShard:
-        """Read the header of the rows."""
+        """Read the header of the array of rows."""
         with _archive(path) as archive:
             member = _pick(archive, path)
             try:
@@ -80,12 +80,12 @@ class NpzShard(Shard):
                 size = archive.getinfo(f"{member}.npy").file_size
                 if np.prod(as_shape(shape, path), dtype=object) * dtype.itemsize > size:
                     raise ValueError(f"it claims to hold {shape} rows, but has {size} bytes")
-            except _BROKEN as error:
+            except _DAMAGE as error:
                 raise ValueError(f"{path} is not a readable .npz file: {error}") from error
         return cls(path, as_shape(shape, path), dtype, member)
 
     def blocks(self, height: int) -> Iterator[Array]:
-        """Rows from the stream; only Fortran order must be read as a whole."""
+        """Yield rows from the stream; an array in Fortran order is read into memory first."""
         with _archive(self.path) as archive, archive.open(f"{self.member}.npy") as stream:
             (n, width), fortran, dtype = _read_header(stream)
             if fortran:
@@ -94,40 +94,40 @@ class NpzShard(Shard):
                 return
             for start in range(0, n, height):
                 count = min(height, n - start)
-                wanted = count * width * dtype.itemsize
+                size = count * width * dtype.itemsize
                 try:
-                    content = stream.read(wanted)
-                except _BROKEN as error:
+                    content = stream.read(size)
+                except _DAMAGE as error:
                     raise ValueError(
                         f"{self.path} is damaged after row {start}: {error}"
                     ) from error
-                if len(content) < wanted:
+                if len(content) < size:
                     raise ValueError(f"{self.path} is truncated after row {start}")
                 yield np.frombuffer(content, dtype).reshape(count, width)
 
     def labels(self) -> Array | None:
-        """The first of the arrays that labels are called by."""
+        """Return the first array with one of the names of labels."""
         return self._find(LABELS)
 
     def groups(self) -> Array | None:
-        """The first of the arrays that groups are called by."""
+        """Return the first array with one of the names of groups."""
         return self._find(GROUPS)
 
     def _find(self, names: tuple[str, ...]) -> Array | None:
         arrays = read_npz(self.path, names)
         name = next((name for name in names if name in arrays), "")
-        return one_a_row(arrays.get(name), len(self), name, self.path)
+        return check_length(arrays.get(name), len(self), name, self.path)
 
 
 def read_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """The arrays of an .npz file, or those of them with these names; nothing in it is run."""
+    """Return the arrays of an .npz file, or those with these names; pickles are refused."""
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise ValueError("it holds a single array")
         with file:
             return {name: file[name] for name in file.files if names is None or name in names}
-    except _BROKEN as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path} is not a readable .npz file: {error}") from error
 
 
@@ -144,15 +144,17 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 def _hint(path: Path) -> str:
     with path.open("rb") as file:
         is_npy = file.read(6) == np.lib.format.MAGIC_PREFIX
-    return "; it holds a single array: name it .npy" if is_npy else ""
+    return "; it holds a single array: rename it to .npy" if is_npy else ""
 
 
 def _pick(archive: zipfile.ZipFile, path: Path) -> str:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
     member = next((name for name in ROWS if name in names), None)
     if member is None:
-        there = ", ".join(names) or "nothing"
-        raise ValueError(f"{path} has none of the arrays {', '.join(ROWS)}, only {there}")
+        raise ValueError(
+            f"{path} must have an array named {' or '.join(ROWS)}; its arrays are "
+            f"{', '.join(names) or 'none'}"
+        )
     return member
 
 
@@ -166,5 +168,5 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
         raise ValueError(f"unknown .npy version {version}")
     shape, fortran, dtype = read[version](stream)
     if dtype.hasobject:
-        raise ValueError("arrays of Python objects are not read")
+        raise ValueError("arrays of Python objects are refused, because they are pickled")
     return shape, fortran, dtype

@@ -1,4 +1,4 @@
-"""Parquet: the rows are a column of lists of one length, read batch by batch."""
+"""Parquet: the rows are a column of lists of equal length, read in batches."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import need
-from ..rows import Array, Numbers
-from .shard import GROUPS, LABELS, ROWS, Shard, one_a_row
+from .._util.extras import need
+from ..learn.rows import Array, Numbers
+from .shard import GROUPS, LABELS, ROWS, Shard, check_length
 
-_BLOCK = 2**14  # rows that are decoded at once
+_BLOCK = 2**14  # rows decoded at a time
 
 
 @dataclass(frozen=True)
 class ParquetShard(Shard):
-    """A table with a column of rows, and maybe columns of labels and groups."""
+    """A table with a column of rows, and optional columns of labels and groups."""
 
     column: str = ""
 
     @classmethod
     def open(cls, path: Path) -> ParquetShard:
-        """Read the schema, and the first row if the schema does not fix the lists' length."""
+        """Read the schema, and the first row if the schema does not specify the length of lists."""
         types = need("pyarrow", "parquet").types
         with _open(path) as file:
             schema, n = file.schema_arrow, file.metadata.num_rows
@@ -33,7 +33,7 @@ class ParquetShard(Shard):
             column = next((name for name in ROWS if name in lists), lists[0] if lists else None)
             if column is None or (column not in ROWS and len(lists) > 1):
                 raise ValueError(
-                    f"{path} must have a column of lists called {' or '.join(ROWS[:3])}; "
+                    f"{path} must have a column of lists named {' or '.join(ROWS[:3])}; "
                     f"its columns are {', '.join(schema.names)}"
                 )
             kind = schema.field(column).type
@@ -46,7 +46,7 @@ class ParquetShard(Shard):
         return cls(path, (n, width), dtype, column)
 
     def blocks(self, height: int) -> Iterator[Array]:
-        """The rows, decoded batch by batch."""
+        """Yield the rows, decoded in batches."""
         with _open(self.path) as file:
             start = 0
             for batch in file.iter_batches(height, columns=[self.column]):
@@ -54,7 +54,7 @@ class ParquetShard(Shard):
                 start += batch.num_rows
 
     def take(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, from the row groups that have some of them."""
+        """Return the rows with these ascending numbers; other row groups are not read."""
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         with _open(self.path) as file:
             start = 0
@@ -77,27 +77,27 @@ class ParquetShard(Shard):
                 return
 
     def _rows(self, column: Any, start: int) -> Array:
-        """A column of lists as rows; each must have the same length and no gaps."""
+        """Convert a column of lists to rows; all must have the same length and no nulls."""
         width = self.shape[1]
-        values = column.flatten()  # without what missing lists may hide
+        values = column.flatten()  # without the values behind null lists
         if column.null_count or values.null_count or len(values) != len(column) * width:
             raise ValueError(
-                f"{self.path}: column {self.column} has lists that are missing, have missing "
-                f"values or are not {width} long, between rows {start} and {start + len(column)}"
+                f"{self.path}: column {self.column} has nulls or lists that are not {width} long, "
+                f"between rows {start} and {start + len(column)}"
             )
         if hasattr(column, "value_lengths") and len(column):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             if (lengths != width).any():
                 bad = start + int(np.flatnonzero(lengths != width)[0])
-                raise ValueError(f"{self.path}: row {bad} is not {width} long, as the first is")
+                raise ValueError(f"{self.path}: row {bad} is not {width} long like the first row")
         return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
     def labels(self) -> Array | None:
-        """The first of the columns that labels are called by."""
+        """Return the first column with one of the names of labels."""
         return self._find(LABELS)
 
     def groups(self) -> Array | None:
-        """The first of the columns that groups are called by."""
+        """Return the first column with one of the names of groups."""
         return self._find(GROUPS)
 
     def _find(self, names: tuple[str, ...]) -> Array | None:
@@ -107,13 +107,13 @@ class ParquetShard(Shard):
                 return None
             column = file.read(columns=[name]).column(0)
         if column.null_count:
-            raise ValueError(f"{self.path}: column {name} has missing values")
+            raise ValueError(f"{self.path}: column {name} has nulls; each row needs a value")
         if need("pyarrow", "parquet").types.is_nested(column.type):
-            raise ValueError(f"{self.path}: column {name} must have one value a row")
+            raise ValueError(f"{self.path}: column {name} must have one value per row, not lists")
         values = np.asarray(column.to_numpy())
         if values.dtype == object and all(isinstance(value, str) for value in values[:1]):
             values = values.astype(str)
-        return one_a_row(values, len(self), name, self.path)
+        return check_length(values, len(self), name, self.path)
 
 
 def _is_list(types: Any, kind: Any) -> bool:

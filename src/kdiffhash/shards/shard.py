@@ -1,4 +1,4 @@
-"""What a file of rows can do, and several of them as one array."""
+"""The interface of a shard, and several shards as one array."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..rows import Array, Numbers, RowSource, check_finite
+from ..learn.rows import Array, Numbers, RowSource, check_finite
 
-#: What the rows, and what is known of them, may be called in a file of several arrays.
+#: Accepted names of the rows, labels and groups in a file of several arrays, in this order.
 ROWS = ("X", "descriptors", "embeddings", "codes", "x", "arr_0")
 LABELS = ("y", "labels", "label", "ids", "id")
 GROUPS = ("groups", "group")
@@ -29,21 +29,31 @@ _KINDS = {
     ".h5": ("hdf5", "Hdf5Shard"),
     ".hdf5": ("hdf5", "Hdf5Shard"),
 }
-BESIDE = (".labels.npy", ".groups.npy")  # of NAME.npy, in files beside it
-_BLOCK = 2**16  # rows that are held at once where only some of them are wanted
+LABEL_FILES = (".labels.npy", ".groups.npy")  # labels and groups of NAME.npy
+_BLOCK = 2**16  # rows read at a time when only a few of them are needed
 
 
 @dataclass(frozen=True)
 class Shard(ABC):
     """One file of rows.
 
-    It keeps no file open and is small, so that it can be sent to where the rows are read.
+    It keeps no file open and is small, so that it can be pickled and sent to another process.
 
     Attributes
     ----------
     path : Path
     shape : (n, d)
     dtype : numpy dtype
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from kdiffhash.shards import open_shards
+    >>> path = tempfile.mkdtemp() + "/a.npy"
+    >>> np.save(path, np.zeros((3, 2), np.uint8))
+    >>> (shard,) = open_shards(path).files
+    >>> shard.shape, shard.dtype
+    ((3, 2), dtype('uint8'))
     """
 
     path: Path
@@ -53,14 +63,14 @@ class Shard(ABC):
     @classmethod
     @abstractmethod
     def open(cls, path: Path) -> Shard:
-        """Read what the file says of itself."""
+        """Read shape and type of the rows from the header of a file."""
 
     @abstractmethod
     def blocks(self, height: int) -> Iterator[Array]:
-        """All rows in order, in blocks of at most `height` rows."""
+        """Yield all rows in order, in blocks of at most `height` rows."""
 
     def take(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, which rise, shape (m, d)."""
+        """Return the rows with these ascending numbers, shape (m, d)."""
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         start = 0
         for block in self.blocks(_BLOCK):
@@ -72,11 +82,11 @@ class Shard(ABC):
         return out
 
     def labels(self) -> Array | None:
-        """Which thing each row shows, if the file tells."""
+        """Return the label of each row, or None if the file has none."""
         return None
 
     def groups(self) -> Array | None:
-        """The group (photograph) of each row, if the file tells."""
+        """Return the group (image) of each row, or None if the file has none."""
         return None
 
     def __len__(self) -> int:
@@ -85,9 +95,13 @@ class Shard(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Shards(RowSource):
-    """The rows of several files, one file after another, as if they were one array.
+    """Several shards, one after another, as one array.
 
-    Rows are read when they are asked for, by a slice or by their numbers.
+    Rows are read on access, by a slice, row numbers or a mask.
+
+    Parameters
+    ----------
+    files : tuple of Shard
 
     Examples
     --------
@@ -108,21 +122,21 @@ class Shards(RowSource):
 
     @cached_property
     def starts(self) -> Numbers:
-        """Number of the first row of each file, and after them the number of all rows."""
+        """Offset of the first row of each file, followed by the total number of rows."""
         return np.cumsum([0, *(len(file) for file in self.files)])
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of all files together, and their width."""
+        """Total number of rows, and their width."""
         return int(self.starts[-1]), self.files[0].shape[1]
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """What holds the values of all files."""
+        """Common dtype of all files."""
         return np.result_type(*{file.dtype for file in self.files})
 
     def read(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, which rise, from the files that have some of them."""
+        """Return the rows with these ascending numbers."""
         edges = np.searchsorted(numbers, self.starts)
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         for file, start, first, last in zip(self.files, self.starts, edges, edges[1:]):
@@ -132,55 +146,90 @@ class Shards(RowSource):
         return out
 
     def blocks(self, height: int) -> Iterator[Array]:
-        """All rows in order, in blocks of at most `height` rows."""
+        """Yield all rows in order, in blocks of at most `height` rows."""
         for file in self.files:
             yield from file.blocks(height)
 
     def labels(self) -> Array | None:
-        """Which thing each row shows, if every file tells."""
-        parts = self._all_or_none([file.labels() for file in self.files], "labels")
-        return None if parts is None else np.concatenate(parts)
+        """Return the label of each row, or None if no file has labels."""
+        labels = self._all_or_none([file.labels() for file in self.files], "labels")
+        return None if labels is None else np.concatenate(labels)
 
     def groups(self) -> Array | None:
-        """The group of each row, if every file tells; each file has groups of its own."""
-        parts = self._all_or_none([file.groups() for file in self.files], "groups")
-        return None if parts is None else numbered_apart(parts)
+        """Return the group of each row, or None; groups of different files are distinct."""
+        groups = self._all_or_none([file.groups() for file in self.files], "groups")
+        return None if groups is None else number_consecutively(groups)
 
-    def _all_or_none(self, parts: list[Array | None], what: str) -> list[Array] | None:
-        known = [part for part in parts if part is not None]
+    def _all_or_none(self, arrays: list[Array | None], name: str) -> list[Array] | None:
+        known = [array for array in arrays if array is not None]
         if not known:
             return None
-        for file, part in zip(self.files, parts):
-            if part is None:
-                raise ValueError(f"{file.path} has no {what}, but other shards have")
+        for file, array in zip(self.files, arrays):
+            if array is None:
+                raise ValueError(
+                    f"{file.path} has no {name}, but other shards have; add them to all or none"
+                )
         return known
 
 
 def is_shards(path: Path) -> bool:
-    """Whether `open_shards` would find rows there."""
+    """Return whether `open_shards` can open a path.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    bool
+        True for a file of a supported type, or a folder that contains one.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from kdiffhash.shards import is_shards
+    >>> is_shards(Path("notes.txt"))
+    False
+    """
     return path.suffix in _KINDS if path.is_file() else bool(path.is_dir() and _files_in(path))
 
 
 def open_shards(path: str | Path) -> Shards:
-    """Open a file of rows, or a folder of them in the order of their names.
+    """Open a file of rows, or a folder of such files in natural order of their names.
 
     Parameters
     ----------
     path : path
         `.npy`, `.npz`, `.parquet`, `.h5` or `.hdf5`, or a folder of such files. Numbers in names
-        count as numbers: part-10 comes after part-9. Names that begin with a dot or an underscore,
-        and other kinds of files, are left out.
+        are compared by value: shard-10 comes after shard-9. Names that begin with a dot or an
+        underscore, and other types of files, are skipped.
 
     Returns
     -------
     rows : Shards
+
+    Raises
+    ------
+    ValueError
+        If a file is damaged, holds no numbers, or the widths differ.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from kdiffhash.shards import open_shards
+    >>> path = tempfile.mkdtemp() + "/a.npz"
+    >>> np.savez(path, X=np.zeros((3, 2), np.uint8), y=[0, 0, 1])
+    >>> open_shards(path).labels()
+    array([0, 0, 1])
     """
     path = Path(path)
     paths = _files_in(path) if path.is_dir() else [path]
     if not paths:
-        raise ValueError(f"the folder {path} has no files of rows ({', '.join(_KINDS)})")
+        raise ValueError(f"the folder {path} has no shards; supported are {', '.join(_KINDS)}")
     files = tuple(_open(file) for file in paths)
-    files = tuple(file for file in files if file.shape != (0, 0)) or files  # empty, width unknown
+    files = (
+        tuple(file for file in files if file.shape != (0, 0)) or files
+    )  # an empty file has no width
     for file in files:
         if file.shape[1] != files[0].shape[1]:
             raise ValueError(
@@ -196,51 +245,53 @@ def _files_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.suffix in _KINDS
         and not path.name.startswith((".", "_"))
-        and not path.name.endswith(BESIDE)
+        and not path.name.endswith(LABEL_FILES)
         and path.is_file()
     ]
     return sorted(paths, key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """A key by which numbers in names come in the order of their values."""
-    parts = re.split(r"(\d+)", path.stem)
-    key = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    """Return a sort key that compares numbers in names by value."""
+    tokens = re.split(r"(\d+)", path.stem)
+    key = [(int(token), "") if token.isdecimal() else (-1, token) for token in tokens]
     return [*key, (-1, ""), (-1, path.stem), (-1, path.suffix)]
 
 
 def _open(path: Path) -> Shard:
     if path.suffix not in _KINDS:
-        raise ValueError(f"{path}: rows are read from {', '.join(_KINDS)}, or a folder of them")
+        raise ValueError(
+            f"{path} is not a supported file; rows are read from {', '.join(_KINDS)}, or a folder"
+        )
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     module, name = _KINDS[path.suffix]
     kind: type[Shard] = getattr(import_module(f".{module}", __package__), name)
     shard = kind.open(path)
     if shard.dtype.kind not in "biuf":
-        raise ValueError(f"{path} must hold numbers, but has {shard.dtype}")
+        raise ValueError(f"{path} must hold real numbers, but has dtype {shard.dtype}")
     return shard
 
 
 def as_shape(shape: tuple[int, ...] | None, path: Path) -> tuple[int, int]:
-    """A shape of rows, or an error that names the file."""
+    """Return a two-dimensional shape, or raise an error that names the file."""
     if shape is None or len(shape) != 2 or min(shape) < 0:
         raise ValueError(f"{path} must hold rows, shape (n, d), but has shape {shape}")
     return int(shape[0]), int(shape[1])
 
 
-def one_a_row(values: Array | None, n: int, what: str, path: Path) -> Array | None:
-    """Labels or groups that fit the rows, or an error that names the file."""
+def check_length(values: Array | None, n: int, name: str, path: Path) -> Array | None:
+    """Return labels or groups, or raise an error if there is not one per row."""
     if values is not None and values.shape != (n,):
-        raise ValueError(f"{path} has {n} rows, but {what} of shape {values.shape}")
+        raise ValueError(f"{path} has {n} rows, but {name} of shape {values.shape}")
     return values
 
 
-def numbered_apart(parts: list[Array]) -> Numbers:
-    """Ids of several sets as whole numbers that do not overlap."""
+def number_consecutively(groups: list[Array]) -> Numbers:
+    """Return the groups of several arrays as integers that do not overlap."""
     out, n = [], 0
-    for part in parts:
-        ids = np.unique(part, return_inverse=True)[1]
+    for array in groups:
+        ids = np.unique(array, return_inverse=True)[1]
         out.append(ids + n)
         n += int(ids.max(initial=-1)) + 1
     return np.concatenate(out).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Baselines, for comparison only: random hyperplanes, KSH and SDH, as their papers describe them.
+"""Baselines, for comparison only, as their papers describe them.
 
 They are hashers like those of `kdiffhash.hashers`; `kdiffhash.load` reads their model files once
 this module has been imported.
@@ -14,20 +14,34 @@ import scipy.linalg
 import scipy.sparse
 from numpy.typing import NDArray
 
-from ..encode import compute_features
+from .._util.threads import one_blas_thread
 from ..hashers import BaseHasher
 from ..hashers.itq import UnsupervisedHasher
 from ..hashers.linear import check_ridge
-from ..kernels import MEDIAN_ROWS, GaussianMap, Rows, median_gamma
-from ..pairs import Labels, Pairs, Similar, check_both_kinds, labels_joined_by
-from ..parallel import one_blas_thread
-from ..preprocess import Preprocess, preprocess_rows
+from ..hashers.model_file import register
+from ..learn.encoder import compute_features
+from ..learn.kernels import MEDIAN_ROWS, GaussianMap, Rows, median_gamma
+from ..learn.pairs import Labels, Pairs, Similar, check_both_kinds, labels_joined_by
+from ..learn.preprocess import Preprocess, preprocess_rows
+from .float_baselines import MahalanobisMetric, ProductQuantizer
+from .unsupervised_baselines import KLSHHash, PCAHash, SKLSHHash, SpectralHash
 
-__all__ = ["KSHHash", "RandomHyperplaneHash", "SDHHash"]
+__all__ = [
+    "KLSHHash",
+    "KSHHash",
+    "MahalanobisMetric",
+    "PCAHash",
+    "ProductQuantizer",
+    "RandomHyperplaneHash",
+    "SDHHash",
+    "SKLSHHash",
+    "SpectralHash",
+]
 
 Matrix = NDArray[np.float64]
 
 
+@register
 class RandomHyperplaneHash(UnsupervisedHasher):
     """Random hyperplanes through the mean (locality-sensitive hashing for angles), 128 by default.
 
@@ -84,14 +98,14 @@ class LabelledKernelHasher(BaseHasher):
         used = np.unique(pairs)
         if (y[used] == y[used[0]]).all():
             raise ValueError("all rows in pairs have one label; at least two are needed")
-        order = self._rng("things").permutation(int(y.max()) + 1)[y[used]]
+        order = self._rng("objects").permutation(int(y.max()) + 1)[y[used]]
         chosen = np.sort(used[np.argsort(order, kind="stable")[: self.n_rows]])
         rows = preprocess_rows(X[chosen], self.preprocess)
         ids = np.unique(y[chosen], return_inverse=True)[1]
         if ids.max() == 0:
             raise ValueError(f"the {len(ids)} rows that were drawn have one label; raise n_rows")
         if (rows == rows[0]).all():
-            raise ValueError("all rows are equal, so no bit can tell them apart")
+            raise ValueError("all training rows are equal, so no bit can separate them")
         rng = self._rng("basis")
         n_basis = min(self.n_basis, len(rows))
         self.basis_ = rows[np.sort(rng.choice(len(rows), n_basis, replace=False))]
@@ -113,12 +127,13 @@ class LabelledKernelHasher(BaseHasher):
         for name, least in (("n_basis", 2), ("n_rows", 2), ("n_iter", 1)):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
     def _feature_map(self) -> GaussianMap:
         return GaussianMap(self.basis_, self.gamma_)
 
 
+@register
 class KSHHash(LabelledKernelHasher):
     """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
 
@@ -188,6 +203,7 @@ class KSHHash(LabelledKernelHasher):
         return here
 
 
+@register
 class SDHHash(LabelledKernelHasher):
     """Supervised discrete hashing: codes from which a linear map predicts the label of a row.
 

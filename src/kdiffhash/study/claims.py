@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..metrics import Interval, interval_of
+from ..evaluate.bootstrap import Interval, interval_of
 from .plan import describe, name_of
 
 if TYPE_CHECKING:

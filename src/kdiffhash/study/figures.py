@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..extras import need
+from .._util.extras import need
 
 if TYPE_CHECKING:
     from .run import Results

@@ -1,31 +1,24 @@
-"""Measuring a method on the pairs of a test scene: rates, resampled rates, curves, times."""
+"""Measure a method on the pairs of a test scene: rates, resampled rates, curves, times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes import hamming, truncate
+from ..codes import truncate
 from ..datasets import load_scene
-from ..metrics import Roc, resample_rates, roc
-from ..preprocess import Preprocess, preprocess_rows
+from ..evaluate.bootstrap import combine_seeds, enough_objects, resample_rates
+from ..evaluate.pair_distances import code_distances, euclidean
+from ..evaluate.roc import RATES, roc
+from .cache import Arrays, Store, stamp
 from .methods import Method
 from .plan import Plan, TestSet
-from .store import Arrays, Store, stamp
 from .train import Trained, lengths_of
 
-RATES: dict[str, Callable[[Roc], float]] = {
-    "fnr_at_1e-2": lambda curve: curve.fnr_at(1e-2),
-    "fnr_at_1e-3": lambda curve: curve.fnr_at(1e-3),
-    "fnr_at_1e-4": lambda curve: curve.fnr_at(1e-4),
-    "fpr95": lambda curve: curve.fpr95,
-    "auc": lambda curve: curve.auc,
-}
 _CURVE_POINTS = 160
 _TIMED_ROWS = 20_000
 
@@ -38,14 +31,14 @@ def measure(
     store: Store,
     train: str,
 ) -> Arrays:
-    """Rates of a method at each of its lengths.
+    """Measure the rates of a method at each of its lengths, trained with one seed.
 
     Returns
     -------
     arrays : dict
-        `n_bits` (l,), `is_code` (whether they are codes, not rows of numbers), `values` (l, rates),
-        `samples` (n, l, rates), `fpr` and `tpr` (l, points) of the curves, `encode_ns` (a row of
-        the longest code, on all cores).
+        `n_bits` (l,), `is_code` (False for real-valued descriptors), `values` (l, rates),
+        `samples` (n, l, rates), `reliable` (l, rates: the rule of enough objects), `fpr` and `tpr`
+        (l, points) of the curves, `encode_ns` (one descriptor, longest code, all cores).
     """
     depends_on = {
         "method": method.key,
@@ -65,7 +58,7 @@ def measure(
         list(RATES.values()),
         list(distances.values()),
         test.similar,
-        test.things,
+        test.objects,
         n_resamples=plan.n_resamples,
         random_state=plan.seed,
     )
@@ -76,6 +69,12 @@ def measure(
         "is_code": np.array(is_code),
         "values": values,
         "samples": samples,
+        "reliable": np.array(
+            [
+                [enough_objects(rate, one, test.similar, test.objects) for rate in RATES.values()]
+                for one in distances.values()
+            ]
+        ),
         "fpr": np.tile(at, (len(curves), 1)),
         "tpr": np.array([np.interp(at, curve.fpr, curve.tpr) for curve in curves]),
         "encode_ns": np.array(encode_ns),
@@ -84,10 +83,31 @@ def measure(
     return arrays
 
 
+def over_seeds(by_seed: list[Arrays], seed: int) -> Arrays:
+    """Average the measurements of several training seeds, and resample the seeds.
+
+    The same `seed` draws the same training seeds for every method, so differences between methods
+    stay paired. `seed_values` (s, l, rates) keeps the rates of each training seed.
+    """
+    values, samples = combine_seeds(
+        np.array([one["values"] for one in by_seed]),
+        np.array([one["samples"] for one in by_seed]),
+        random_state=seed,
+    )
+    return {
+        **by_seed[0],
+        "values": values,
+        "samples": samples,
+        "seed_values": np.array([one["values"] for one in by_seed]),
+        "reliable": np.all([one["reliable"] for one in by_seed], axis=0),
+        "tpr": np.mean([one["tpr"] for one in by_seed], axis=0),
+    }
+
+
 def _distances(
     method: Method, trained: Trained | None, test: TestSet, plan: Plan
 ) -> tuple[dict[int, NDArray[Any]], bool, float]:
-    """Distances of the test pairs by length, whether of codes, and nanoseconds to encode a row."""
+    """Return distances by length, whether they are of codes, and nanoseconds per encoding."""
     if trained is None:
         scene = load_scene(test.scene.path, method.descriptor)
         rows = replace(scene, rows=test.scene.rows).descriptors
@@ -112,24 +132,3 @@ def _distances(
         for n in wanted or [n_bits]:
             out[n] = code_distances(truncate(codes, n), test.pairs)
     return out, True, encode_ns
-
-
-def code_distances(codes: NDArray[np.uint8], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hamming distances of pairs, in blocks."""
-    out = np.empty(len(pairs), np.int64)
-    for i in range(0, len(pairs), 200_000):
-        a, b = pairs[i : i + 200_000].T
-        out[i : i + 200_000] = hamming(codes[a], codes[b])
-    return out
-
-
-def euclidean(
-    rows: NDArray[Any], pairs: NDArray[np.int64], kind: Preprocess
-) -> NDArray[np.float32]:
-    """Euclidean distances of pairs, in blocks."""
-    plain = preprocess_rows(np.asarray(rows), kind)
-    out = np.empty(len(pairs), np.float32)
-    for i in range(0, len(pairs), 100_000):
-        gap = plain[pairs[i : i + 100_000, 0]] - plain[pairs[i : i + 100_000, 1]]
-        out[i : i + 100_000] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
-    return out

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import hashers
 from ..hashers import PAPER_SETTING, BaseHasher
-from ..preprocess import Preprocess
+from ..learn.preprocess import Preprocess
 from . import baselines
 
 MakeHasher = Callable[..., Any]
@@ -76,6 +76,7 @@ class Method:
 _ROOT: Mapping[str, Any] = {"preprocess": "hellinger"}
 _ALPHAS = (2.0, 1.0, 1.5, 3.0, 5.0)
 _RIDGES = (1e-3, 3e-4, 3e-3)
+_FACTORS = (1.0, 1 / 30, 0.1, 0.3, 3.0)  # on one over the median squared distance
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -93,7 +94,21 @@ METHODS: dict[str, Method] = {
             "kdif-paper",
             "kDIF, paper's setting",
             hashers.KernelDiffHash,
+            grid={"gamma_factor": _FACTORS},
             settings=PAPER_SETTING,
+        ),
+        Method(
+            "lda-paper",
+            "LDA-hash, raw SIFT",
+            hashers.LDAHash,
+            grid={"ridge": _RIDGES},
+            one_bit_a_feature=True,
+        ),
+        Method(
+            "boosted-paper",
+            "boosted SSH, raw SIFT",
+            hashers.BoostedHash,
+            settings={"weak": "projection"},
         ),
         Method(
             "dif",

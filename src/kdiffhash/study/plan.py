@@ -1,4 +1,4 @@
-"""What a study does: scenes, methods, lengths and numbers of pairs."""
+"""The plan of a study: scenes, methods, code lengths and numbers of pairs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..datasets import Scene, load_scene
-from ..pairs import Pairs, Similar
+from ..learn.pairs import Pairs, Similar
 
 LENGTHS = (32, 64, 128, 256, 512)
 ALPHAS = (0.5, 1.0, 2.0, 5.0, 25.0, 100.0, 1000.0, float("inf"))
@@ -22,15 +23,20 @@ ALPHAS = (0.5, 1.0, 2.0, 5.0, 25.0, 100.0, 1000.0, float("inf"))
 class Plan:
     """Everything that the results of a study depend on.
 
-    A scene that is both trained on and tested on is split by its points: one half to train, the
-    other to test, whichever scene it is tested against. So a column of the train-test matrix always
-    has the same test pairs.
+    A scene that is both trained and tested on is split into two halves (see `split_by`): one half
+    is trained on, the other is tested on by every method, whichever scene the method was trained
+    on. So all rows of one column of the train-test matrix have the same test pairs.
+
+    Each of the `n_seeds` training seeds, `seed` and those after it, draws its own training pairs,
+    basis and initial values. Settings are chosen once, with the first seed.
     """
 
     train: tuple[str, ...]
     test: tuple[str, ...]
     methods: tuple[str, ...]
     lengths: tuple[int, ...] = LENGTHS
+    cases: tuple[tuple[str, str], ...] = ()
+    n_seeds: int = 1
     n_positives: int = 100_000
     n_negatives: int = 200_000
     n_test_negatives: int = 1_000_000
@@ -51,9 +57,20 @@ class Plan:
         """Scenes that are trained and tested on."""
         return set(self.train) & set(self.test)
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Training seeds."""
+        return tuple(range(self.seed, self.seed + self.n_seeds))
+
+    def tests_of(self, train: str) -> list[str]:
+        """Return the test scenes of a training scene: all of them unless `cases` names some."""
+        if not self.cases:
+            return list(self.test)
+        return [test for name, test in self.cases if name == train]
+
 
 def quick(plan: Plan) -> Plan:
-    """The plan for a first look: fewer pairs, basis rows and resamples."""
+    """Return a smaller plan: fewer pairs, basis rows and resamples."""
     return replace(
         plan,
         n_positives=30_000,
@@ -73,7 +90,7 @@ def quick(plan: Plan) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class TrainSet:
-    """What is learned from: pairs of a scene, or of half of one."""
+    """Training data: pairs of a scene, or of half of one."""
 
     name: str
     scene: Scene
@@ -82,33 +99,36 @@ class TrainSet:
 
 
 class TestSet(TrainSet):
-    """What is tested on."""
+    """Test data: pairs of a scene, or of half of one."""
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # pytest would collect it
 
     @cached_property
     def digest(self) -> str:
-        """Tells these pairs apart from others."""
-        content = hashlib.sha256(self.things.tobytes())
+        """Digest of the pairs, for the names of cached results."""
+        content = hashlib.sha256(self.objects.tobytes())
         content.update(self.pairs.tobytes())
         return content.hexdigest()[:16]
 
     @cached_property
-    def things(self) -> NDArray[np.int64]:
-        """The points of each pair."""
+    def objects(self) -> NDArray[np.int64]:
+        """Point ids of both members of each pair."""
         return self.scene.points[self.pairs]
 
 
-def load_train(plan: Plan, name: str) -> TrainSet:
-    """A training scene and its pairs."""
-    scene = _part(plan, name, 0)
-    pairs, similar = scene.draw_pairs(plan.n_positives, plan.n_negatives, random_state=plan.seed)
+def load_train(plan: Plan, name: str, seed: int | None = None) -> TrainSet:
+    """Load a training scene, without patches of uncertain label, and draw its pairs."""
+    scene = _half(plan, name, 0)
+    if scene.confident is not None:
+        scene = scene.select(np.flatnonzero(scene.confident))
+    seed = plan.seed if seed is None else seed
+    pairs, similar = scene.draw_pairs(plan.n_positives, plan.n_negatives, random_state=seed)
     return TrainSet(name_of(name), scene, pairs, similar)
 
 
 def load_test(plan: Plan, name: str) -> TestSet:
-    """A test scene and its pairs; too few positives are an error."""
-    scene = _part(plan, name, 1)
+    """Load a test scene and its pairs; fewer than 100 positive pairs are an error."""
+    scene = _half(plan, name, 1)
     pairs, similar = scene.test_pairs(plan.n_test_negatives, random_state=plan.seed + 1)
     if similar.sum() < 100:
         raise ValueError(
@@ -118,17 +138,31 @@ def load_test(plan: Plan, name: str) -> TestSet:
 
 
 def name_of(scene: str) -> str:
-    """A scene's short name."""
+    """Return the short name of a scene."""
     return Path(scene).name
 
 
-def _part(plan: Plan, name: str, which: int) -> Scene:
+def split_by(scene: Scene) -> Literal["photos", "blocks", "points"]:
+    """Return how a scene is halved.
+
+    By photographs where the scene names them, since patches of one photograph overlap; otherwise in
+    blocks, since neighbours in the file are neighbours in the scene. Scenes with fewer than 8
+    photographs or 20 blocks are halved by points.
+    """
+    if scene.photos is not None and len(np.unique(scene.photos)) >= 8:
+        return "photos"
+    return "blocks" if scene.photos is None and len(scene) >= 20_000 else "points"
+
+
+def _half(plan: Plan, name: str, which: int) -> Scene:
     scene = load_scene(name)
-    return scene.split(random_state=plan.seed)[which] if name in plan.split else scene
+    if name not in plan.split:
+        return scene
+    return scene.split(by=split_by(scene), random_state=plan.seed)[which]
 
 
 def subset(scene: Scene, n_points: int, seed: int) -> Scene:
-    """Some points of a scene."""
+    """Return the patches of a random subset of the points."""
     ids = np.unique(scene.points)
     if len(ids) <= n_points:
         return scene
@@ -136,5 +170,5 @@ def subset(scene: Scene, n_points: int, seed: int) -> Scene:
 
 
 def describe(names: Sequence[str]) -> str:
-    """Names as a list in a sentence."""
+    """Join names as in a sentence: a, b and c."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

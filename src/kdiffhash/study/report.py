@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
-from ..extras import need
-from ..files import replacing
-from ..metrics import Interval
+from .._util.extras import need
+from .._util.files import replacing
+from ..evaluate.bootstrap import Interval
 from .figures import make_figures, style_of
 from .plan import describe
 

@@ -17,19 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.extras import need
+from .._util.files import json_ready, replacing
+from .._util.progress import progress
 from ..datasets import find_scene
 from ..datasets.scene import read_meta
-from ..extras import need
-from ..files import json_ready, replacing
+from ..evaluate.bootstrap import interval_of
+from ..evaluate.roc import RATES
 from ..hashers import ConstantBitWarning
-from ..metrics import interval_of
-from ..progress import progress
-from . import extra
+from . import single_case as extra
+from .cache import Arrays, Store
 from .claims import decide
-from .measure import RATES, measure
+from .measure import measure
 from .methods import METHODS, Method, find_method
 from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick
-from .store import Arrays, Store
 from .train import Trained, train
 
 

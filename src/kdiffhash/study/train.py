@@ -1,4 +1,4 @@
-"""Choosing settings and training, for one method on one scene."""
+"""Choose settings for one method on one scene, and train it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from typing import Any
 import numpy as np
 
 from .. import load
-from ..hashers import BaseHasher
-from .choose import Setting, choose_setting
-from .methods import Method
+from .cache import Store, stamp
+from .methods import MakeHasher, Method
 from .plan import Plan, TrainSet
-from .store import Store, stamp
+from .selection import Setting, choose_setting
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A method that was trained.
+    """A trained method.
 
     Attributes
     ----------
     hashers : dict
-        Trained estimators by length; a nested method has one, its longest.
+        Trained estimators by length; a nested method has its longest only.
     seconds : float
-        Time of the training, without the choice of settings.
+        Training time, without the choice of settings.
     choice : dict
-        The settings chosen, and the grid with the rate that each had on held-out training points.
+        The chosen settings, and the grid with the rate of each on held-out training points.
     key : str
-        Tells it apart from what was trained otherwise.
+        Digest of the training data and settings.
     """
 
     hashers: dict[int, Any]
@@ -39,18 +38,38 @@ class Trained:
 
 
 def lengths_of(method: Method, plan: Plan, width: int) -> list[int]:
-    """The code lengths that a method is tested at."""
+    """Return the code lengths at which a method is tested."""
     longest = width if method.one_bit_a_feature else max(plan.lengths)
-    if method.name in ("boosted", "sdh"):
+    if method.name in ("boosted", "boosted-paper", "sdh"):
         longest = plan.longest_slow
-    if method.name == "ksh":  # whose time grows with the square of the length, one model for each
+    if method.name == "ksh":  # one model per length, and time grows with its square
         longest = min(128, longest)
     return [length for length in plan.lengths if length <= longest]
 
 
-def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
-    """Train a method, or take what was trained before."""
+def budget_of(method: Method, plan: Plan) -> str:
+    """Return what a method is trained on, in words; equal budgets read alike."""
+    if not method.is_learned:
+        return "not trained"
+    special = {
+        "random": "no pairs: the mean of the training rows",
+        "itq": "no pairs: all training rows without labels",
+        "sdh": "labelled rows: 20,000, joined by the same pairs",
+        "ksh": "labelled rows: 1,000 or 3,000, joined by the same pairs",
+    }
+    equal = f"{plan.n_positives:,} positive and {plan.n_negatives:,} negative pairs"
+    return special.get(method.name, equal)
+
+
+def train(
+    method: Method, data: TrainSet, plan: Plan, store: Store, choice: dict[str, Any] | None = None
+) -> Trained:
+    """Train a method, or load the stored model.
+
+    `plan.seed` is the training seed; `choice` the settings chosen with another seed, if any.
+    """
     depends_on = {
+        "choice": choice and choice["settings"],
         "method": method.key,
         "train": [str(data.scene.path), len(data.scene)],
         "files": stamp(data.scene.path / "sift.npy", data.scene.path / "info.txt"),
@@ -70,7 +89,7 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
     known = store.read_json(note)
     if known is not None and all(path.is_file() for path in files.values()):
         return Trained({n: load(path) for n, path in files.items()}, **known, key=note.stem)
-    choice = _choose(method, data, plan)
+    choice = choice or _choose(method, data, plan)
     hashers, seconds = {}, 0.0
     for length in wanted:
         start = time.perf_counter()
@@ -85,10 +104,10 @@ def train(method: Method, data: TrainSet, plan: Plan, store: Store) -> Trained:
 
 
 def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
-    """The setting that does best on held-out points.
+    """Choose the setting with the lowest mean FNR on held-out training points.
 
-    It is compared at the lengths up to 128 bits, or at the longest of them where a prefix is not a
-    good shorter code.
+    The mean is over lengths up to 128 bits, or the longest of them for a method that is trained for
+    each length.
     """
     if not method.grid:
         return {"settings": {}, "grid": []}
@@ -96,7 +115,7 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
     pairs, similar = learn.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
     )
-    part = TrainSet(data.name, learn, pairs, similar)
+    kept = TrainSet(data.name, learn, pairs, similar)
     pairs, similar = check.draw_pairs(
         plan.grid_positives, 2 * plan.grid_negatives, random_state=plan.seed
     )
@@ -106,7 +125,7 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
         lengths = lengths[-1:]
 
     def fit(setting: Setting) -> Any:
-        return _fit(method, part, lengths[-1], setting, plan.grid_basis, plan)
+        return _fit(method, kept, lengths[-1], setting, plan.grid_basis, plan)
 
     best, table = choose_setting(method.grid, fit, check.descriptors, pairs, similar, lengths)
     return {"settings": best, "grid": table}
@@ -120,13 +139,25 @@ def _fit(
     arguments = {**method.settings, **setting, "n_bits": length, "random_state": plan.seed}
     if method.name in ("kdif", "kdif-paper", "kernel-lda", "refined"):
         arguments["n_basis"] = min(max(n_basis, length), len(data.scene))
+    factor = arguments.pop("gamma_factor", None)
+    if factor is not None:
+        arguments["gamma"] = factor * _median_bandwidth(method.make, arguments, data)
     if method.name == "refined":
         arguments["refine"] = plan.refine_steps
     hasher = method.make(**arguments)
-    if hasattr(hasher, "n_bits_"):  # a model that was trained elsewhere
+    if hasattr(hasher, "n_bits_"):  # loaded from a model file
         return hasher
-    if isinstance(hasher, BaseHasher):
-        return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar, data.scene.points)
     if hasattr(hasher, "fit_pairs"):
         return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar)
     return hasher.fit(np.asarray(data.scene.descriptors), data.scene.points)
+
+
+def _median_bandwidth(make: MakeHasher, arguments: Setting, data: TrainSet) -> float:
+    """Return one over the median squared distance, from a fit of one bit to a few pairs."""
+    ends = np.flatnonzero(np.diff(data.similar, prepend=~data.similar[:1]))
+    few = np.unique(
+        np.concatenate([np.arange(i, min(i + 200, len(data.similar))) for i in ends.tolist()])
+    )
+    hasher = make(**{**arguments, "n_bits": 1, "gamma": "median"})
+    hasher.fit_pairs(data.scene.descriptors, data.pairs[few], data.similar[few])
+    return float(hasher.gamma_)

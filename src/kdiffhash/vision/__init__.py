@@ -1,9 +1,9 @@
-"""Photographs: features with codes, matching, search, and files of COLMAP and hloc."""
+"""Photographs: hashed features, matching, search, and the files of COLMAP and hloc."""
 
-from .drawing import draw_matches, write_picture
+from .drawing import draw_matches, write_image
 from .features import HashedFeatures, HashedSIFT
 from .photo_index import PhotoIndex
-from .photos import Photo, PhotoMatches, match_photos, read_photo
+from .photo_matching import Photo, PhotoMatches, match_photos, read_photo
 
 __all__ = [
     "HashedFeatures",
@@ -14,5 +14,5 @@ __all__ = [
     "draw_matches",
     "match_photos",
     "read_photo",
-    "write_picture",
+    "write_image",
 ]

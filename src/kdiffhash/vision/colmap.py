@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.extras import need
+from .._util.files import replacing
+from .._util.threads import run_tiles
 from ..codes import Codes
-from ..extras import need
-from ..files import replacing
 from ..hashers import BaseHasher
-from ..hashers.stored import fingerprint, is_same_model
-from ..parallel import run_tiles
-from ..search.match import match_codes
-from .features import encode_rows
+from ..hashers.fingerprint import fingerprint, is_same_model
+from ..search.matching import match_codes
+from .features import encode_descriptors
 from .image_pairs import image_pairs
-from .photos import RATIO
+from .photo_matching import RATIO
 
 _PATIENCE = 5.0  # seconds that another process may keep the database locked
 _TABLE = "kdiffhash"  # in a database whose descriptors are codes: model and bits
@@ -41,7 +41,7 @@ class DatabaseError(ValueError):
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageFeatures:
     """An image of a database: its camera, keypoints and codes."""
 
     id: int
@@ -55,8 +55,8 @@ class Picture:
 class PairMatches:
     """Matches of two images, and what COLMAP makes of them (None if it was not asked)."""
 
-    a: Picture
-    b: Picture
+    a: ImageFeatures
+    b: ImageFeatures
     matches: NDArray[np.uint32]
     geometry: Any = None
 
@@ -66,7 +66,7 @@ class PairMatches:
         return 0 if self.geometry is None else len(self.geometry.inlier_matches)
 
 
-def read_pictures(path: str | os.PathLike[str], model: BaseHasher) -> list[Picture]:
+def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFeatures]:
     """All images of a database that have descriptors, with their codes.
 
     Parameters
@@ -100,7 +100,7 @@ def read_pictures(path: str | os.PathLike[str], model: BaseHasher) -> list[Pictu
             codes = descriptors if shrunk else _encode(model, descriptors, path, name)
             if camera not in cameras:
                 raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
-            pictures.append(Picture(number, name, cameras[camera], points[:, :2], codes))
+            pictures.append(ImageFeatures(number, name, cameras[camera], points[:, :2], codes))
     if len(pictures) < 2:
         raise DatabaseError(
             f"{path} has {len(pictures)} images with descriptors, and two make a pair; extract "
@@ -109,8 +109,8 @@ def read_pictures(path: str | os.PathLike[str], model: BaseHasher) -> list[Pictu
     return pictures
 
 
-def match_pictures(
-    pictures: Sequence[Picture],
+def match_images(
+    pictures: Sequence[ImageFeatures],
     pairs: str | os.PathLike[str] | None = None,
     *,
     ratio: float | None = RATIO,
@@ -122,7 +122,7 @@ def match_pictures(
 
     Parameters
     ----------
-    pictures : sequence of Picture
+    pictures : sequence of ImageFeatures
     pairs : path, optional
         A file with two names in each line; all pairs by default.
     ratio, max_distance
@@ -224,7 +224,7 @@ def shrink_database(
 ) -> None:
     """Write a copy of a database with codes in place of descriptors.
 
-    `read_pictures` takes it as it is; COLMAP cannot match it, but maps once it is matched.
+    `read_images` takes it as it is; COLMAP cannot match it, but maps once it is matched.
     """
     with _opened(path) as database, replacing(out) as temporary:
         if _model_of(database, path) is not None:
@@ -317,7 +317,7 @@ def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: 
             f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model takes "
             f"{model.n_features_in_}"
         )
-    return encode_rows(model, descriptors)
+    return encode_descriptors(model, descriptors)
 
 
 def _is_of(model: BaseHasher, stored: str, n_bits: int) -> bool:

@@ -1,4 +1,4 @@
-"""Matches drawn on two photographs side by side."""
+"""Draw the matches of two photographs side by side."""
 
 from __future__ import annotations
 
@@ -8,86 +8,116 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import need
-from ..files import replacing
+from .._util.extras import need
+from .._util.files import replacing
 from .features import Image
-from .photos import PhotoMatches
+from .photo_matching import PhotoMatches
 
-Picture = NDArray[np.uint8]  # blue, green, red: shape (height, width, 3)
+ColourImage = NDArray[np.uint8]  # blue, green, red: shape (height, width, 3)
 
-_GOOD, _BAD = (70, 200, 60), (50, 50, 235)
-_WIDTH = 2000  # of a picture, at most
-_LINES = 400  # at most
+_INLIER_COLOUR, _OUTLIER_COLOUR = (70, 200, 60), (50, 50, 235)
+_MAX_WIDTH = 2000  # pixels of both photographs together
+_MAX_LINES = 400
 _GAP = 8  # pixels between the photographs
-_STRIP = 44  # height of the line of text above
+_CAPTION_HEIGHT = 44
 
 
-def draw_matches(a: Image, b: Image, matches: PhotoMatches, text: str = "") -> Picture:
-    """Both photographs with a line for each match: inliers green, over red outliers.
+def draw_matches(a: Image, b: Image, matches: PhotoMatches, text: str = "") -> ColourImage:
+    """Draw two photographs side by side with a line per match: green inliers, red outliers.
 
     Parameters
     ----------
     a, b : uint8 arrays of shape (height, width)
+        The two photographs in grey.
     matches : PhotoMatches
-        Of more than 400 some are drawn, inliers and outliers in proportion.
-    text : str
-        A line above the picture.
+        If there are more than 400, a sample is drawn that keeps the ratio of inliers to outliers.
+    text : str, default=""
+        Caption above the photographs.
 
     Returns
     -------
-    picture : uint8 array of shape (height, width, 3), blue, green, red
+    image : uint8 array of shape (height, width, 3)
+        Channels in OpenCV's order: blue, green, red.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash.vision import PhotoMatches, draw_matches
+    >>> a, b = np.zeros((50, 60), np.uint8), np.zeros((40, 30), np.uint8)
+    >>> pairs, position = np.array([[0, 0]]), np.float32([[9, 9]])
+    >>> matches = PhotoMatches(pairs, position, position, np.array([True]), None)
+    >>> draw_matches(a, b, matches).shape
+    (50, 98, 3)
     """
     cv2 = need("cv2", "vision")
-    scale = min(1.0, _WIDTH / (a.shape[1] + b.shape[1]))
+    scale = min(1.0, _MAX_WIDTH / (a.shape[1] + b.shape[1]))
     sizes = [[max(1, round(scale * side)) for side in image.shape[1::-1]] for image in (a, b)]
     left, right = (
         cv2.resize(image, size, interpolation=cv2.INTER_AREA) for image, size in zip((a, b), sizes)
     )
-    top = _STRIP if text else 0
+    top = _CAPTION_HEIGHT if text else 0
     second = left.shape[1] + _GAP
     shape = (top + max(left.shape[0], right.shape[0]), second + right.shape[1], 3)
     canvas = np.full(shape, 255, np.uint8)
-    # Paler than they are, so that the lines stand out.
+    # Faded, so that the lines stand out.
     canvas[top : top + left.shape[0], : left.shape[1]] = left[..., None] // 2 + 100
     canvas[top : top + right.shape[0], second:] = right[..., None] // 2 + 100
     offsets = np.array([[0, top], [second, top]])
     ends = np.stack([matches.left, matches.right], axis=1) * scale + offsets
-    step = max(1, -(-len(ends) // _LINES))
-    for inlier, colour in ((False, _BAD), (True, _GOOD)):
-        chosen = np.flatnonzero(matches.inliers == inlier)[::step]
-        for start, end in ends[chosen].round().astype(int).tolist():
+    step = max(1, -(-len(ends) // _MAX_LINES))
+    for inlier, colour in ((False, _OUTLIER_COLOUR), (True, _INLIER_COLOUR)):
+        drawn = np.flatnonzero(matches.inliers == inlier)[::step]
+        for start, end in ends[drawn].round().astype(int).tolist():
             cv2.line(canvas, start, end, colour, 1, cv2.LINE_AA)
-            for place in (start, end):
-                cv2.circle(canvas, place, 3, colour, -1, cv2.LINE_AA)
+            for position in (start, end):
+                cv2.circle(canvas, position, 3, colour, -1, cv2.LINE_AA)
     if text:
         font = cv2.FONT_HERSHEY_SIMPLEX
         cv2.putText(canvas, text, (12, 30), font, 0.8, (40, 40, 40), 2, cv2.LINE_AA)
     return canvas
 
 
-def stack_pictures(pictures: list[Picture]) -> Picture:
-    """Pictures below each other, on white."""
-    width = max(picture.shape[1] for picture in pictures)
-    pad = [((0, 0), (0, width - picture.shape[1]), (0, 0)) for picture in pictures]
-    return np.concatenate([np.pad(p, w, constant_values=255) for p, w in zip(pictures, pad)])
+def stack_images(images: list[ColourImage]) -> ColourImage:
+    """Stack images vertically on a white background."""
+    width = max(image.shape[1] for image in images)
+    padding = [((0, 0), (0, width - image.shape[1]), (0, 0)) for image in images]
+    return np.concatenate([np.pad(i, p, constant_values=255) for i, p in zip(images, padding)])
 
 
-def check_picture(path: str | os.PathLike[str]) -> None:
-    """Refuse a name that is not one of a picture."""
+def check_image_name(path: str | os.PathLike[str]) -> None:
+    """Raise if the suffix is not that of an image format that can be written."""
     if Path(path).suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ValueError(f"{os.fspath(path)}: pictures are written as .png or .jpg")
+        raise ValueError(f"{os.fspath(path)}: images are written as .png or .jpg")
 
 
-def encode_picture(picture: Picture, suffix: str) -> bytes:
-    """A picture as the content of a file of this kind."""
+def encode_image(image: ColourImage, suffix: str) -> bytes:
+    """Return the image as the content of a .png or .jpg file."""
     cv2 = need("cv2", "vision")
     options = [cv2.IMWRITE_JPEG_QUALITY, 88] if suffix.lower() != ".png" else []
-    return bytes(cv2.imencode(suffix, picture, options)[1].tobytes())
+    return bytes(cv2.imencode(suffix, image, options)[1].tobytes())
 
 
-def write_picture(picture: Picture, path: str | os.PathLike[str]) -> None:
-    """Write a picture (.png or .jpg), in place of one that is there."""
-    check_picture(path)
-    content = encode_picture(picture, Path(path).suffix)
+def write_image(image: ColourImage, path: str | os.PathLike[str]) -> None:
+    """Write an image, replacing an existing file atomically.
+
+    Parameters
+    ----------
+    image : uint8 array of shape (height, width, 3)
+        Blue, green, red.
+    path : path
+        Must end in .png, .jpg or .jpeg.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> import numpy as np
+    >>> from kdiffhash.vision import write_image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_image(np.zeros((20, 30, 3), np.uint8), os.path.join(folder, "black.png"))
+    ...     os.listdir(folder)
+    ['black.png']
+    """
+    check_image_name(path)
+    content = encode_image(image, Path(path).suffix)
     with replacing(path) as temporary:
         temporary.write_bytes(content)

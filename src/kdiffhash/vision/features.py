@@ -1,4 +1,4 @@
-"""Features for OpenCV whose descriptors are codes."""
+"""OpenCV feature extractors whose descriptors are binary codes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.extras import need
 from ..codes import Codes, n_bytes
-from ..extras import need
 from ..hashers import BaseHasher
-from ..pretrained import load_pretrained
+from ..hashers.pretrained import load_pretrained
 
 Image = NDArray[np.uint8]
 
 
 class HashedFeatures:
-    """Any features, with codes in place of their descriptors.
+    """Wrap a feature extractor so that its descriptors become codes.
 
-    It has the methods of ``cv2.Feature2D``, and ``cv2.BFMatcher(cv2.NORM_HAMMING)`` takes its
-    descriptors as they are.
+    The class has the methods of ``cv2.Feature2D``; its codes can be passed to
+    ``cv2.BFMatcher(cv2.NORM_HAMMING)`` without conversion.
 
     Parameters
     ----------
     extractor : cv2.Feature2D or callable
-        What finds and describes keypoints; a callable takes an image and returns keypoints and
-        descriptors, shape (n, d).
+        Detects and describes keypoints. A callable takes an image and returns keypoints and
+        descriptors of shape (n, d).
     model : fitted hasher
         Encodes the descriptors.
+
+    Examples
+    --------
+    >>> import cv2, numpy as np
+    >>> from kdiffhash import HashedFeatures, load_pretrained
+    >>> features = HashedFeatures(cv2.SIFT_create(nfeatures=100), load_pretrained("sift", 64))
+    >>> image = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
+    >>> keypoints, codes = features.detectAndCompute(image)
+    >>> codes.shape == (len(keypoints), 8)
+    True
     """
 
     def __init__(self, extractor: Any, model: BaseHasher) -> None:
@@ -40,17 +50,41 @@ class HashedFeatures:
         self.extractor, self.model = extractor, model
 
     def detect(self, image: Image, mask: Image | None = None) -> tuple[Any, ...]:
-        """Keypoints of an image, at pixels where `mask` is not zero."""
+        """Detect keypoints.
+
+        Parameters
+        ----------
+        image : uint8 array of shape (height, width) or (height, width, 3)
+        mask : uint8 array of shape (height, width), optional
+            Keypoints are detected only where the mask is not zero.
+
+        Returns
+        -------
+        keypoints : tuple of cv2.KeyPoint
+        """
         image = _checked(image)
         if hasattr(self.extractor, "detect"):
             return tuple(self.extractor.detect(image, mask))
         return self.detectAndCompute(image, mask)[0]
 
     def compute(self, image: Image, keypoints: Sequence[Any]) -> tuple[tuple[Any, ...], Codes]:
-        """Codes at given keypoints; keypoints that cannot be described are left out."""
+        """Compute the codes of given keypoints.
+
+        Parameters
+        ----------
+        image : uint8 array of shape (height, width) or (height, width, 3)
+        keypoints : sequence of cv2.KeyPoint
+
+        Returns
+        -------
+        keypoints : tuple of cv2.KeyPoint
+            Without those that the extractor could not describe.
+        codes : uint8 array of shape (n, n_bytes)
+        """
         if not hasattr(self.extractor, "compute"):
             raise ValueError(
-                "a function finds keypoints and describes them at once; use detectAndCompute"
+                "the extractor is a function that detects and describes in one call; use "
+                "detectAndCompute"
             )
         kept, descriptors = self.extractor.compute(_checked(image), tuple(keypoints))
         return tuple(kept), self.encode(descriptors)
@@ -58,7 +92,20 @@ class HashedFeatures:
     def detectAndCompute(  # noqa: N802 (OpenCV's name)
         self, image: Image, mask: Image | None = None
     ) -> tuple[tuple[Any, ...], Codes]:
-        """Keypoints of an image and their codes, shape (n, n_bytes); none is no error."""
+        """Detect keypoints and compute their codes.
+
+        Parameters
+        ----------
+        image : uint8 array of shape (height, width) or (height, width, 3)
+        mask : uint8 array of shape (height, width), optional
+            Keypoints are detected only where the mask is not zero.
+
+        Returns
+        -------
+        keypoints : tuple of cv2.KeyPoint
+            Empty if nothing was detected.
+        codes : uint8 array of shape (n, n_bytes)
+        """
         image = _checked(image)
         if hasattr(self.extractor, "detectAndCompute"):
             keypoints, descriptors = self.extractor.detectAndCompute(image, mask)
@@ -68,43 +115,54 @@ class HashedFeatures:
         return tuple(keypoints), self.encode(descriptors)
 
     def encode(self, descriptors: NDArray[Any] | None) -> Codes:
-        """Codes of descriptors that were computed before."""
-        return encode_rows(self.model, descriptors)
+        """Encode descriptors that are already computed.
+
+        Parameters
+        ----------
+        descriptors : array of shape (n, d), or None
+            None, which OpenCV returns where there are no keypoints, gives an empty array.
+
+        Returns
+        -------
+        codes : uint8 array of shape (n, n_bytes)
+        """
+        return encode_descriptors(self.model, descriptors)
 
     def descriptorSize(self) -> int:  # noqa: N802
-        """Bytes of a code."""
+        """Return the number of bytes per code."""
         return n_bytes(self.model.n_bits_)
 
     def descriptorType(self) -> int:  # noqa: N802
-        """CV_8U."""
+        """Return ``cv2.CV_8U``."""
         return int(need("cv2", "vision").CV_8U)
 
     def defaultNorm(self) -> int:  # noqa: N802
-        """NORM_HAMMING."""
+        """Return ``cv2.NORM_HAMMING``."""
         return int(need("cv2", "vision").NORM_HAMMING)
 
     def getDefaultName(self) -> str:  # noqa: N802
-        """Name of the features."""
+        """Return the name of the features."""
         return f"kdiffhash.{type(self).__name__}"
 
     def empty(self) -> bool:
-        """False: there is always something to detect with."""
+        """Return False: the extractor is always usable."""
         return False
 
 
 class HashedSIFT(HashedFeatures):
-    """SIFT with codes in place of its 128 numbers, by the model that comes with the package.
+    """SIFT whose 128 values are replaced by a code, by default with the pretrained model.
 
     Parameters
     ----------
-    n_bits : int
-        Length of the codes: 64, 128, 256 and 512 are usual; any length up to 512 will do.
-    n_features : int
-        Keep so many keypoints, the strongest; 0 for all.
+    n_bits : int, default=256
+        Code length, up to 512; 64, 128, 256 and 512 are common choices.
+    n_features : int, default=0
+        Keep at most this many keypoints, the strongest ones; 0 keeps all.
     model : fitted hasher, optional
-        One's own model of SIFT; `n_bits` is then that of the model.
+        Model for SIFT descriptors to use in place of the pretrained one; it determines the code
+        length, and `n_bits` is ignored.
     **options
-        More options of ``cv2.SIFT_create``.
+        Further options of ``cv2.SIFT_create``.
 
     Examples
     --------
@@ -129,11 +187,11 @@ class HashedSIFT(HashedFeatures):
         super().__init__(sift, load_pretrained("sift", n_bits=n_bits) if model is None else model)
 
 
-def encode_rows(model: BaseHasher, rows: NDArray[Any] | None) -> Codes:
-    """Codes of rows, of which there may be none."""
-    if rows is None or not len(rows):
+def encode_descriptors(model: BaseHasher, descriptors: NDArray[Any] | None) -> Codes:
+    """Encode descriptors, of which there may be none."""
+    if descriptors is None or not len(descriptors):
         return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
-    return model.transform(rows)
+    return model.transform(descriptors)
 
 
 def _checked(image: Any) -> Image:
@@ -146,7 +204,7 @@ def _checked(image: Any) -> Image:
         what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else image
         raise ValueError(
             f"image must be an array of 8-bit pixels, grey or colour, got {what}; "
-            "cv2.imread gives None for a file that it cannot read"
+            "cv2.imread returns None for a file that it cannot read"
         )
     return image
 
@@ -154,8 +212,8 @@ def _checked(image: Any) -> Image:
 def _masked(keypoints: Any, descriptors: Any, mask: Image | None) -> tuple[Any, Any]:
     if mask is None or descriptors is None:
         return keypoints, descriptors
-    places = np.array([point.pt for point in keypoints]).reshape(-1, 2).astype(int)
+    positions = np.array([keypoint.pt for keypoint in keypoints]).reshape(-1, 2).astype(int)
     last = np.array(mask.shape[1::-1]) - 1
-    x, y = np.clip(places, 0, last).T
+    x, y = np.clip(positions, 0, last).T
     inside = mask[y, x] != 0
-    return [point for point, good in zip(keypoints, inside) if good], descriptors[inside]
+    return [keypoint for keypoint, keep in zip(keypoints, inside) if keep], descriptors[inside]

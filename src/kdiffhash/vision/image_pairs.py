@@ -1,4 +1,4 @@
-"""Pairs of images to match: all of them, or those that a file lists."""
+"""The pairs of images to match: all of them, or those listed in a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 def image_pairs(
     names: Sequence[str], listed: str | os.PathLike[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Pairs of names: all, or those of a file with two names in each line.
+    """Return all pairs of names, or those listed in a file with two names per line.
 
-    COLMAP's match lists and hloc's pairs files are of that kind. Empty lines and lines that begin
-    with # are left out, as are pairs that were there before, in either order.
+    This is the format of COLMAP's match lists and of hloc's pairs files. Empty lines, lines that
+    start with # and repeated pairs, in either order, are skipped.
     """
     if listed is None:
         return list(combinations(names, 2))
@@ -27,7 +27,7 @@ def image_pairs(
             continue
         where = f"{os.fspath(listed)}, line {number}"
         if len(words) != 2:
-            raise ValueError(f"{where}: two names are wanted, got {line.strip()[:80]!r}")
+            raise ValueError(f"{where}: expected two image names, got {line.strip()[:80]!r}")
         a, b = words
         for name in words:
             if name not in known:

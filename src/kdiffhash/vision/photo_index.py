@@ -1,12 +1,11 @@
-"""Finding photographs that show what another one shows.
+"""Search for photographs that show the same objects as a query.
 
-An index is a folder: `codes.index` has the codes of all photographs, `photos.sqlite` their paths
-and keypoints, `model.safetensors` what made the codes. The id of a code says which keypoint of
-which photograph it belongs to.
+An index is a folder: `codes.index` holds the codes of all photographs, `photos.sqlite` their paths
+and keypoints, `model.safetensors` the model. The id of a code encodes its photograph and keypoint.
 
-A photograph counts once its line is in `photos.sqlite`, which is written after its codes and
-removed before them. So whatever breaks off leaves, at worst, codes that nobody looks at, and the
-next update takes them away.
+A photograph is part of the index once its row is in `photos.sqlite`. The row is written after the
+codes and deleted before them, so an interruption leaves at worst codes without a photograph, which
+searches ignore and the next update removes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import Codes
-from ..datasets.pictures import SUFFIXES, list_photos
+from ..datasets.images import SUFFIXES, list_photos
 from ..hashers import BaseHasher
-from ..hashers.stored import fingerprint, is_same_model
+from ..hashers.fingerprint import fingerprint, is_same_model
 from ..search import HammingIndex
-from ..search.match import match_codes
+from ..search.matching import match_codes
 from .features import HashedFeatures, HashedSIFT
-from .photos import (
+from .photo_matching import (
     RATIO,
     SIZE,
     TOLERANCE,
@@ -42,12 +41,12 @@ from .photos import (
     verify_matches,
 )
 
-_SURE = 15  # inliers, as COLMAP wants them
-_ROOM = 2**20  # ids of a photograph
-_BATCH = 32  # photographs that are added at a time
-_NEIGHBOURS = 8  # codes that each keypoint of a query looks at
-_NEAR = 0.25  # of all bits: codes that are not closer have no vote
-_LINES, _MODEL = "photos.sqlite", "model.safetensors"
+_MIN_INLIERS = 15  # of a verified result; COLMAP's default
+_MAX_KEYPOINTS = 2**20  # code id = photograph number * _MAX_KEYPOINTS + keypoint index
+_BATCH = 32  # photographs added per transaction
+_NEIGHBOURS = 8  # nearest codes for which each keypoint of a query votes
+_VOTE_RADIUS = 0.25  # share of the bits; codes at a larger distance get no vote
+_DATABASE, _MODEL = "photos.sqlite", "model.safetensors"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS photos (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -59,14 +58,14 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did.
+    """Result of `PhotoIndex.update`.
 
     Attributes
     ----------
     added, unchanged, removed : int
-        Photographs.
+        Numbers of photographs.
     unreadable : dict
-        What is wrong with those that could not be read, by path.
+        Error message for each path that could not be read.
     """
 
     added: int
@@ -76,16 +75,16 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A photograph that was found.
+class PhotoResult:
+    """A photograph found by `PhotoIndex.search`.
 
     Attributes
     ----------
     path : Path
     votes : float
-        Of the query's keypoints.
+        Weighted votes of the query's keypoints.
     matches : PhotoMatches
-        Of the query with it.
+        Matches from the query to this photograph.
     """
 
     path: Path
@@ -94,35 +93,46 @@ class Found:
 
     @property
     def n_inliers(self) -> int:
-        """Matches that agree with one geometry."""
+        """Number of inliers after geometric verification."""
         return int(self.matches.inliers.sum())
 
     @property
-    def is_sure(self) -> bool:
-        """Whether there are more of them than photographs of different things have by chance."""
-        return self.n_inliers >= _SURE
+    def is_verified(self) -> bool:
+        """Whether there are more inliers than unrelated photographs have by chance."""
+        return self.n_inliers >= _MIN_INLIERS
 
 
 class PhotoIndex:
-    """The codes of many photographs, on disk.
+    """An on-disk index of photographs that finds those with the same objects as a query.
 
     Parameters
     ----------
     folder : path
-        Where the index is; made by the first `update`.
+        Folder of the index; created by the first `update`.
     features : HashedFeatures
-        What finds keypoints and encodes them. An index takes codes of one model only.
-    size : int, optional
-        Pixels of the longer side, to which larger photographs are reduced.
+        Detects and encodes keypoints. All codes of an index come from the same model.
+    size : int or None, default=1600
+        Reduce the longer side of larger photographs to this many pixels; None keeps full size.
 
     Examples
     --------
-    ::
-
-        index = PhotoIndex("photos.index", HashedSIFT(n_bits=128, n_features=2000))
-        index.update("holidays")
-        for found in index.search("query.jpg"):
-            print(found.path, found.n_inliers)
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from kdiffhash import HashedSIFT
+    >>> from kdiffhash.vision import PhotoIndex
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> rng = np.random.default_rng(0)
+    >>> for name in ("a.png", "b.png"):
+    ...     noise = rng.integers(0, 256, (200, 300), dtype=np.uint8)
+    ...     Image.fromarray(noise).save(os.path.join(folder.name, name))
+    >>> path = os.path.join(folder.name, "photos.index")
+    >>> index = PhotoIndex(path, HashedSIFT(n_bits=128, n_features=200))
+    >>> index.update(folder.name).added
+    2
+    >>> index.search(os.path.join(folder.name, "b.png"))[0].path.name
+    'b.png'
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -136,14 +146,26 @@ class PhotoIndex:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """An index of SIFT with codes (`HashedSIFT`), as it was made."""
+        """Open an index that was made with `HashedSIFT`, with its model and settings.
+
+        Parameters
+        ----------
+        folder : path
+
+        Returns
+        -------
+        index : PhotoIndex
+        """
         path = Path(folder)
-        if not (path / _MODEL).is_file() or not (path / _LINES).is_file():
+        if not (path / _MODEL).is_file() or not (path / _DATABASE).is_file():
             raise FileNotFoundError(errno.ENOENT, "there is no index of photographs", str(folder))
-        with _connected(path / _LINES) as lines:
-            settings = dict(lines.execute("SELECT name, value FROM settings"))
+        with _connect(path / _DATABASE) as connection:
+            settings = dict(connection.execute("SELECT name, value FROM settings"))
         if settings.get("sift") in (None, "null"):
-            raise ValueError(f"{folder} was made with features of another kind; give them")
+            raise ValueError(
+                f"{folder} was made with features of another kind; open it with "
+                "PhotoIndex(folder, features)"
+            )
         features = HashedSIFT(model=BaseHasher.load(path / _MODEL), **json.loads(settings["sift"]))
         size = None if settings["size"] == "None" else int(settings["size"])
         return cls(folder, features, size=size)
@@ -154,16 +176,16 @@ class PhotoIndex:
         *,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Update:
-        """Take in a folder of photographs, with those in folders inside it.
+        """Add the photographs in a folder and its subfolders.
 
-        Photographs that have not changed since the last time are left as they are; those that are
-        gone from the folder are removed. One that cannot be read does not stop the others.
+        Photographs that are unchanged since the last update are not read again, and those that are
+        no longer in the folder are removed. Unreadable photographs are skipped.
 
         Parameters
         ----------
         photos : path
         advance : callable
-            Told how many more photographs are done.
+            Called with the number of photographs completed since the last call.
 
         Returns
         -------
@@ -173,28 +195,30 @@ class PhotoIndex:
         states = {str(path): _state(path) for path in list_photos(root)}
         if not states:
             raise ValueError(f"there are no photographs in {photos} ({', '.join(SUFFIXES)})")
-        is_other = self.folder.exists() and not (self.folder / _LINES).exists()
+        is_other = self.folder.exists() and not (self.folder / _DATABASE).exists()
         if is_other and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise ValueError(f"{self.folder} is a folder of something else; name a new one")
+            raise ValueError(f"{self.folder} contains something else; choose a new folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._open_lines(new=True) as lines, self._open_codes("a") as codes:
-            ids = _repair(codes, lines)
+        with self._open_database(new=True) as connection, self._open_codes("a") as codes:
+            ids = _repair(codes, connection)
             known = {
                 path: (number, (size, changed))
-                for path, number, size, changed in lines.execute(
+                for path, number, size, changed in connection.execute(
                     "SELECT path, number, bytes, changed FROM photos"
                 )
             }
-            old = [
+            outdated = [
                 number
                 for path, (number, state) in known.items()
                 if Path(path).is_relative_to(root) and states.get(path) != state
             ]
-            gone = [p for p in known if Path(p).is_relative_to(root) and p not in states]
-            with lines:
-                lines.executemany("DELETE FROM photos WHERE number = ?", [(n,) for n in old])
-            if old:
-                codes.remove(ids[np.isin(ids // _ROOM, old)])
+            missing = [p for p in known if Path(p).is_relative_to(root) and p not in states]
+            with connection:
+                connection.executemany(
+                    "DELETE FROM photos WHERE number = ?", [(n,) for n in outdated]
+                )
+            if outdated:
+                codes.remove(ids[np.isin(ids // _MAX_KEYPOINTS, outdated)])
             todo = [p for p, state in states.items() if p not in known or known[p][1] != state]
             unchanged = len(states) - len(todo)
             advance(unchanged)
@@ -207,8 +231,8 @@ class PhotoIndex:
                     except (ValueError, OSError) as error:
                         unreadable[path] = str(error)
                     advance(1)
-                _add(codes, lines, batch, states)
-        return Update(len(todo) - len(unreadable), unchanged, len(gone), unreadable)
+                _add(codes, connection, batch, states)
+        return Update(len(todo) - len(unreadable), unchanged, len(missing), unreadable)
 
     def search(
         self,
@@ -218,49 +242,53 @@ class PhotoIndex:
         geometry: Geometry = "fundamental",
         tolerance: float = TOLERANCE,
         n_jobs: int | None = None,
-    ) -> list[Found]:
-        """Find the photographs that show the most of what the query shows.
+    ) -> list[PhotoResult]:
+        """Find the photographs that have most in common with the query.
 
-        Each keypoint of the query votes for the photographs that the nearest codes belong to. The
-        `best` by votes are matched with the query, and the geometry of the matches decides.
+        Each keypoint of the query votes for the photographs of its nearest codes. The `best`
+        photographs by votes are matched with the query and re-ranked by their number of inliers.
 
         Parameters
         ----------
         query : path or Photo
-        best : int
-            Photographs that are looked at closely.
-        geometry, tolerance, n_jobs
-            See `match_photos`.
+        best : int, default=10
+            Number of photographs to verify geometrically.
+        geometry : {"fundamental", "homography", "none"}, default="fundamental"
+            Model used for the verification, see `match_photos`.
+        tolerance : float, default=2.0
+            Largest error of an inlier in pixels.
+        n_jobs : int, optional
+            Number of threads; by default all cores available to the process.
 
         Returns
         -------
-        found : list of Found
+        results : list of PhotoResult
             Most inliers first.
         """
         photo = query if isinstance(query, Photo) else self._read(query)
         if not len(photo.codes):
-            raise ValueError(f"{photo.name} has no keypoints: nothing in it stands out")
-        with self._open_lines() as lines, self._open_codes() as codes:
-            where = "SELECT path, points FROM photos WHERE number = ?"
-            numbers = [number for (number,) in lines.execute("SELECT number FROM photos")]
+            raise ValueError(f"{photo.name} has no keypoints: it shows too little texture")
+        with self._open_database() as connection, self._open_codes() as codes:
+            select = "SELECT path, points FROM photos WHERE number = ?"
+            numbers = [number for (number,) in connection.execute("SELECT number FROM photos")]
             ranked = _votes(codes, photo.codes, set(numbers), n_jobs)[:best]
-            found = []
+            results = []
             for number, votes in ranked:
-                line = lines.execute(where, (number,)).fetchone()
-                if line is None:  # removed meanwhile
+                row = connection.execute(select, (number,)).fetchone()
+                if row is None:  # removed in the meantime
                     continue
-                path, blob = line
+                path, blob = row
                 points = np.frombuffer(blob, np.float32).reshape(-1, 2)
-                own = codes.get(number * _ROOM + np.arange(len(points)))
+                own = codes.get(number * _MAX_KEYPOINTS + np.arange(len(points)))
                 pairs = match_codes(photo.codes, own, ratio=RATIO, n_jobs=n_jobs).pairs
                 matches = verify_matches(photo.points, points, pairs, geometry, tolerance)
-                found.append(Found(Path(path), votes, matches))
-        return sorted(found, key=lambda one: (-one.n_inliers, -one.votes))
+                results.append(PhotoResult(Path(path), votes, matches))
+        return sorted(results, key=lambda one: (-one.n_inliers, -one.votes))
 
     def __len__(self) -> int:
-        """Number of photographs."""
-        with self._open_lines() as lines:
-            return int(lines.execute("SELECT count(*) FROM photos").fetchone()[0])
+        """Return the number of photographs."""
+        with self._open_database() as connection:
+            return int(connection.execute("SELECT count(*) FROM photos").fetchone()[0])
 
     def _open_codes(self, mode: Literal["r", "a"] = "r") -> HammingIndex:
         model = self.features.model
@@ -269,112 +297,122 @@ class PhotoIndex:
 
     def _read(self, path: str | os.PathLike[str]) -> Photo:
         photo = read_photo(path, self.features, self.size)
-        if len(photo.codes) > _ROOM:
-            raise ValueError(f"{path} has more than {_ROOM} keypoints; limit their number")
+        if len(photo.codes) > _MAX_KEYPOINTS:
+            raise ValueError(
+                f"{path} has {len(photo.codes)} keypoints, more than {_MAX_KEYPOINTS}; limit "
+                "n_features"
+            )
         return photo
 
     @contextmanager
-    def _open_lines(self, new: bool = False) -> Iterator[sqlite3.Connection]:
-        """The list of photographs, which belongs to one model and one size."""
-        if not new and not (self.folder / _LINES).is_file():
+    def _open_database(self, new: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open the database of photographs, which belongs to one model and one size."""
+        if not new and not (self.folder / _DATABASE).is_file():
             raise FileNotFoundError(
                 errno.ENOENT, "there is no index of photographs", str(self.folder)
             )
+        with _connect(self.folder / _DATABASE) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if tables and not {"photos", "settings"} <= tables:
+                raise ValueError(f"{self.folder} contains something else; choose a new folder")
+            self._check_settings(connection, new)
+            if new and not (self.folder / _MODEL).exists():
+                self.features.model.save(self.folder / _MODEL)
+            yield connection
+
+    def _check_settings(self, connection: sqlite3.Connection, new: bool) -> None:
+        """Store the settings in a new index; raise if those of an existing one differ."""
         settings = {
             "model": fingerprint(self.features.model),
             "sift": json.dumps(getattr(self.features, "options", None), sort_keys=True),
             "size": str(self.size),
         }
-        with _connected(self.folder / _LINES) as lines:
-            tables = {name for (name,) in lines.execute("SELECT name FROM sqlite_master")}
-            if tables and not {"photos", "settings"} <= tables:
-                raise ValueError(f"{self.folder} is a folder of something else; name a new one")
-            if new:
-                lines.executescript(_TABLES)
-                with lines:
-                    lines.executemany(
-                        "INSERT OR IGNORE INTO settings VALUES (?, ?)", settings.items()
-                    )
-            there = dict(lines.execute("SELECT name, value FROM settings"))
-            for name, value in settings.items():
-                known = there.get(name)
-                if name == "model" and known and is_same_model(self.features.model, known):
-                    continue
-                if known != value:
-                    raise ValueError(
-                        f"{self.folder} was made with another {name} ({known}, now "
-                        f"{value}); use the same, or make a new index"
-                    )
-            if new and not (self.folder / _MODEL).exists():
-                self.features.model.save(self.folder / _MODEL)
-            yield lines
+        if new:
+            connection.executescript(_TABLES)
+            with connection:
+                connection.executemany(
+                    "INSERT OR IGNORE INTO settings VALUES (?, ?)", settings.items()
+                )
+        stored = dict(connection.execute("SELECT name, value FROM settings"))
+        for name, value in settings.items():
+            known = stored.get(name)
+            if name == "model" and known and is_same_model(self.features.model, known):
+                continue
+            if known != value:
+                raise ValueError(
+                    f"{self.folder} was made with another {name} ({known}, now {value}); use the "
+                    "same, or make a new index"
+                )
 
 
 @contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
     try:
-        with closing(sqlite3.connect(path)) as lines:
-            yield lines
+        with closing(sqlite3.connect(path)) as connection:
+            yield connection
     except sqlite3.Error as error:
         raise ValueError(f"{path} is damaged or in use: {error}") from error
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Size and time of a file, which tell whether it has changed."""
+    """Return size and modification time, by which a changed file is recognised."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def _add(
     codes: HammingIndex,
-    lines: sqlite3.Connection,
+    connection: sqlite3.Connection,
     batch: list[tuple[str, Photo]],
     states: dict[str, tuple[int, int]],
 ) -> None:
-    """Add photographs: their codes, then their lines."""
-    # Numbers are not used again: a search that goes on meanwhile would mistake one for another.
-    sequence = lines.execute("SELECT seq FROM sqlite_sequence WHERE name = 'photos'").fetchone()
+    """Add photographs: their codes first, then their rows."""
+    # Numbers are never reused: a search running at the same time would confuse two photographs.
+    sequence = connection.execute(
+        "SELECT seq FROM sqlite_sequence WHERE name = 'photos'"
+    ).fetchone()
     last = sequence[0] if sequence else 0
     ids, rows = [], []
     for number, (path, photo) in enumerate(batch, last + 1):
-        ids.append(number * _ROOM + np.arange(len(photo.codes)))
+        ids.append(number * _MAX_KEYPOINTS + np.arange(len(photo.codes)))
         rows.append((number, path, *states[path], photo.points.tobytes()))
     if any(len(some) for some in ids):
         codes.add(np.concatenate([photo.codes for _, photo in batch]), np.concatenate(ids))
-    with lines:
-        lines.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
+    with connection:
+        connection.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def _repair(codes: HammingIndex, lines: sqlite3.Connection) -> NDArray[np.int64]:
-    """Remove codes of no photograph and photographs that lack codes; return the ids that stay."""
-    wanted = dict(lines.execute("SELECT number, length(points) / 8 FROM photos"))
+def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.int64]:
+    """Remove codes without a photograph and photographs with missing codes; return the ids left."""
+    expected = dict(connection.execute("SELECT number, length(points) / 8 FROM photos"))
     ids = codes.ids
-    there = dict(zip(*(a.tolist() for a in np.unique(ids // _ROOM, return_counts=True))))
-    broken = [(number,) for number, n in wanted.items() if there.get(number, 0) != n]
-    with lines:
-        lines.executemany("DELETE FROM photos WHERE number = ?", broken)
-    whole = [number for number, n in wanted.items() if there.get(number, 0) == n]
-    stay = np.isin(ids // _ROOM, whole)
-    if not stay.all():
-        codes.remove(ids[~stay])
-    return ids[stay]
+    numbers, counts = np.unique(ids // _MAX_KEYPOINTS, return_counts=True)
+    stored = dict(zip(numbers.tolist(), counts.tolist()))
+    incomplete = [(number,) for number, n in expected.items() if stored.get(number, 0) != n]
+    with connection:
+        connection.executemany("DELETE FROM photos WHERE number = ?", incomplete)
+    complete = [number for number, n in expected.items() if stored.get(number, 0) == n]
+    keep = np.isin(ids // _MAX_KEYPOINTS, complete)
+    if not keep.all():
+        codes.remove(ids[~keep])
+    return ids[keep]
 
 
 def _votes(
     codes: HammingIndex, query: Codes, numbers: set[int], n_jobs: int | None
 ) -> list[tuple[int, float]]:
-    """Photographs by votes, most first.
+    """Rank the photographs by votes, most first.
 
-    Each keypoint looks at its nearest codes and has one vote for each photograph among them, which
-    weighs the more the closer the code is.
+    Each keypoint votes once for every photograph among its nearest codes, with a weight that falls
+    linearly with the distance.
     """
     distances, ids = codes.search(query, _NEIGHBOURS, n_jobs=n_jobs)
-    weights = np.maximum(0, 1 - distances / (_NEAR * codes.n_bits))
-    owners = ids // _ROOM
-    keypoints = np.broadcast_to(np.arange(len(query))[:, None], owners.shape)
-    both = np.stack([owners.ravel(), keypoints.ravel()], axis=1)
-    once, first = np.unique(both, axis=0, return_index=True)  # the first is the closest
-    there, place = np.unique(once[:, 0], return_inverse=True)
-    votes = np.bincount(place, weights.ravel()[first])
-    ranked = sorted(zip(there.tolist(), votes.tolist()), key=lambda one: (-one[1], one[0]))
+    weights = np.maximum(0, 1 - distances / (_VOTE_RADIUS * codes.n_bits))
+    photos = ids // _MAX_KEYPOINTS
+    keypoints = np.broadcast_to(np.arange(len(query))[:, None], photos.shape)
+    ballots = np.stack([photos.ravel(), keypoints.ravel()], axis=1)
+    unique, first = np.unique(ballots, axis=0, return_index=True)  # the first is the nearest
+    voted, which = np.unique(unique[:, 0], return_inverse=True)
+    votes = np.bincount(which, weights.ravel()[first])
+    ranked = sorted(zip(voted.tolist(), votes.tolist()), key=lambda one: (-one[1], one[0]))
     return [(number, vote) for number, vote in ranked if vote > 0 and number in numbers]

@@ -1,8 +1,8 @@
 """Learning, encoding and searching on a Dask cluster.
 
-Rows stay where they lie. For a fit, the labels of all rows and those rows that learning needs, a
-sample, travel to the caller. For a search the codes lie in the workers' memory, and only queries
-and results travel.
+Descriptors stay on the machines that hold them. To learn, only the labels and a sample of the
+descriptors are sent to the client. To search, the codes are kept in the memory of the workers, and
+only queries and results are sent.
 """
 
 from .cluster import ClusterError, connect

@@ -1,4 +1,4 @@
-"""Rows of a cluster, where they lie."""
+"""Rows that the workers of a cluster read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ...extras import need
-from ...rows import Array, Numbers, RowSource, check_finite, check_source
+from ..._util.extras import need
+from ...learn.rows import Array, Numbers, RowSource, check_finite, check_source
 from ...shards import Shard, Shards, open_shards
-from .cluster import told
+from .cluster import gather
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks(RowSource):
-    """Rows in blocks, files or chunks of a dask array, that workers read."""
+    """Rows in blocks that workers read: files, or chunks of a dask array."""
 
     blocks: list[Any]
     sizes: list[int]
@@ -28,7 +28,7 @@ class Blocks(RowSource):
 
     @classmethod
     def of(cls, X: Any, client: Any) -> Blocks:
-        """Blocks of a path, of shards, or of a dask array."""
+        """Return the blocks of a path, of shards, or of a dask array."""
         if not hasattr(X, "to_delayed"):
             X = absolute_shards(X)
             files = list(X.files)
@@ -40,20 +40,20 @@ class Blocks(RowSource):
 
     @cached_property
     def starts(self) -> Numbers:
-        """Number of the first row of each block, and after them the number of all rows."""
+        """Number of the first row of each block, followed by the number of rows."""
         return np.cumsum([0, *self.sizes])
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and width."""
+        """Number of rows and of columns."""
         return int(self.starts[-1]), self.width
 
     def labels(self) -> Array | None:
-        """Labels that the files bring along."""
+        """Labels stored with the files, if any."""
         return None if self.shards is None else self.shards.labels()
 
     def read(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, which rise, read by the workers that have them."""
+        """Return the rows with these increasing numbers, read by the workers."""
         delayed = need("dask", "dask").delayed(take_rows, pure=False)
         edges = np.searchsorted(numbers, self.starts)
         wanted = [
@@ -61,12 +61,11 @@ class Blocks(RowSource):
             for i, (block, start) in enumerate(zip(self.blocks, self.starts.tolist()))
             if edges[i] < edges[i + 1]
         ]
-        with told():
-            found = self.client.gather(self.client.compute(wanted))
+        found = gather(self.client, self.client.compute(wanted))
         return np.concatenate([np.empty((0, self.width), self.dtype), *found])
 
-    def between(self, first: int, last: int) -> list[tuple[Any, int, int]]:
-        """The blocks that rows from `first` to before `last` lie in, and their numbers there."""
+    def slices(self, first: int, last: int) -> list[tuple[Any, int, int]]:
+        """Return rows first..last - 1 as slices of blocks: block, start, stop."""
         return [
             (block, max(first - start, 0), min(last - start, size))
             for block, start, size in zip(self.blocks, self.starts.tolist(), self.sizes)
@@ -75,19 +74,19 @@ class Blocks(RowSource):
 
 
 def absolute_shards(X: Any) -> Shards:
-    """Shards by names that are good on all machines."""
+    """Return shards with absolute paths, which are valid on all machines."""
     if isinstance(X, str | Path):
         X = open_shards(X)
     if not isinstance(X, Shards):
         raise ValueError(
             f"X must be a path, shards or a dask array, got {type(X).__name__}; "
-            "dask.array.from_array makes one of a NumPy array"
+            "turn a NumPy array into a dask array with dask.array.from_array"
         )
     return Shards(tuple(replace(file, path=file.path.absolute()) for file in X.files))
 
 
 def take_rows(block: Any, numbers: Numbers, start: int) -> Array:
-    """Some rows of a block whose first row has the number `start` among all rows."""
+    """Return rows of a block whose first row is row `start` of all rows."""
     if isinstance(block, Shard):
         return check_finite(block.take(numbers), numbers, str(block.path))
     return check_finite(np.asarray(block)[numbers], start + numbers, "X")

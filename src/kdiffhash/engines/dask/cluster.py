@@ -1,41 +1,70 @@
-"""Reaching a cluster, and saying in our words what went wrong there."""
+"""Connecting to a cluster, waiting for its results, and reporting its failures."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
-from queue import Empty, Queue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from ...errors import KdiffhashError
-from ...extras import need
-from ...parallel import n_threads
+from ..._util.errors import KdiffhashError
+from ..._util.extras import need
+from ..._util.threads import n_threads
 
-_PATIENCE = 5  # seconds in which a scheduler must answer and have a worker
-_IMPORTING = 60  # seconds in which all workers must have loaded what they need
+POLL = 0.5  # seconds between two checks whether the workers are still there
+_TIMEOUT = 5  # seconds in which the scheduler must answer
+_IMPORT_TIMEOUT = 60  # seconds in which all workers must have imported kdiffhash
+_NO_WORKERS_TIMEOUT = 10  # seconds that a cluster may be without workers
+_LOST = "the connection to the scheduler was lost; check that it is running, and start again"
+
+T = TypeVar("T")
 
 
 class ClusterError(KdiffhashError, ValueError):
-    """A cluster does not answer, has no workers, or lost them too often."""
+    """The cluster does not answer, has no workers, or lost them too often.
+
+    Examples
+    --------
+    >>> from kdiffhash.engines.dask import ClusterError, connect
+    >>> try:
+    ...     with connect("tcp://127.0.0.1:9", timeout=0.1):
+    ...         pass
+    ... except ClusterError as error:
+    ...     print(str(error)[:42])
+    no Dask scheduler answers at tcp://127.0.0
+    """
 
 
 @contextmanager
-def connect(cluster: str = "local", *, timeout: float = _PATIENCE) -> Iterator[Any]:
-    """A client of a cluster, for a ``with`` statement.
+def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[Any]:
+    """Connect to a cluster for the duration of a ``with`` statement.
 
     Parameters
     ----------
-    cluster : str
-        Address of a scheduler, as ``dask scheduler`` prints it (``tcp://host:8786``); or
-        ``"local"``: a worker for each core of this machine, for as long as the statement lasts.
-    timeout : float
-        Seconds in which the scheduler must answer and have a worker.
+    cluster : str, default "local"
+        Address of a scheduler, as printed by ``dask scheduler`` (``tcp://host:8786``), or
+        ``"local"`` to start one worker per core on this machine until the statement ends.
+    timeout : float, default 5
+        Seconds in which the scheduler must answer and have at least one worker.
 
     Yields
     ------
     client : distributed.Client
+        The client, which is also the default client of this process.
+
+    Raises
+    ------
+    ClusterError
+        If no scheduler answers, it has no workers, or a worker runs another version of kdiffhash.
+
+    Examples
+    --------
+    >>> from kdiffhash.engines.dask import connect
+    >>> with connect("tcp://scheduler:8786") as client:  # doctest: +SKIP
+    ...     print(client.dashboard_link)
     """
     distributed = need("distributed", "dask")
     local = None
@@ -56,15 +85,15 @@ def connect(cluster: str = "local", *, timeout: float = _PATIENCE) -> Iterator[A
                 "scheduler` and workers with `dask worker ADDRESS`, or use `local`"
             ) from error
         with client:
-            _check(client, cluster, timeout)
+            _check_workers(client, cluster, timeout)
             yield client
     finally:
         if local is not None:
             local.close()
 
 
-def _check(client: Any, cluster: str, timeout: float) -> None:
-    """Refuse a cluster that has no workers, or workers with another kdiffhash."""
+def _check_workers(client: Any, cluster: str, timeout: float) -> None:
+    """Refuse a cluster without workers, or with workers that run another kdiffhash."""
     from ... import __version__
 
     try:
@@ -74,12 +103,12 @@ def _check(client: Any, cluster: str, timeout: float) -> None:
             f"the scheduler at {cluster} has no workers; start some: dask worker {cluster}"
         ) from error
     try:
-        versions = set(_within(_IMPORTING, client.run, _version).values())
+        versions = set(call_with_timeout(_IMPORT_TIMEOUT, client.run, _version).values())
     except Empty:
         raise ClusterError(
             f"a worker at {cluster} does not answer; restart the workers that hang"
         ) from None
-    except Exception as error:  # what a worker cannot unpickle comes as a bare Exception
+    except Exception as error:  # a worker that cannot unpickle raises a bare Exception
         raise ClusterError(
             f"the workers at {cluster} cannot run kdiffhash; is it installed there? ({error})"
         ) from error
@@ -90,52 +119,109 @@ def _check(client: Any, cluster: str, timeout: float) -> None:
         )
 
 
-def _within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns or raises; `queue.Empty` if it takes longer."""
-    answers: Queue[Future[Any]] = Queue()
-
-    def work() -> None:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(function(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-        answers.put(future)
-
-    threading.Thread(target=work, daemon=True).start()
-    return answers.get(timeout=seconds).result()
-
-
 def _version() -> str:
     from ... import __version__
 
     return __version__
 
 
+def call_in_thread(
+    function: Callable[..., T], *arguments: Any, done: Callable[[Future[T]], Any]
+) -> None:
+    """Call a function in a daemon thread, and pass `done` a future with its outcome."""
+
+    def work() -> None:
+        future: Future[T] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+        done(future)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def call_with_timeout(seconds: float, function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function returns, or raise `queue.Empty` if it takes longer."""
+    outcomes: SimpleQueue[Future[T]] = SimpleQueue()
+    call_in_thread(function, *arguments, done=outcomes.put)
+    return outcomes.get(timeout=seconds).result()
+
+
+def worker_threads(client: Any) -> dict[str, int]:
+    """Return the number of threads of each worker by its address; empty without workers."""
+    if client.status != "running":
+        raise ClusterError(_LOST)
+    try:
+        return dict(call_with_timeout(_TIMEOUT, client.nthreads))
+    except (Empty, OSError, CancelledError, AttributeError) as error:
+        raise ClusterError(_LOST) from error  # AttributeError: the client is closing
+
+
+def wait_for_workers(client: Any) -> dict[str, int]:
+    """Return `worker_threads` as soon as there is a worker, or fail after some seconds."""
+    end = time.monotonic() + _NO_WORKERS_TIMEOUT
+    while not (threads := worker_threads(client)):
+        if time.monotonic() > end:
+            raise ClusterError(
+                "the cluster has no workers left; start some with `dask worker "
+                f"{client.scheduler.address}` and try again"
+            )
+        time.sleep(POLL)
+    return threads
+
+
+def gather(client: Any, futures: list[Any], advance: Callable[[Any], None] | None = None) -> Any:
+    """Return the results of futures; fail if the cluster stays without workers.
+
+    `advance` is called with each result as it arrives. If anything fails, the other futures are
+    cancelled.
+    """
+    outcomes: SimpleQueue[Future[Any]] = SimpleQueue()
+    with translate_errors():
+        try:
+            if advance is None:
+                call_in_thread(client.gather, futures, done=outcomes.put)
+            else:
+                call_in_thread(_gather_each, client, futures, advance, done=outcomes.put)
+            while True:
+                try:
+                    return outcomes.get(timeout=POLL).result()
+                except Empty:
+                    wait_for_workers(client)
+        except BaseException:
+            if client.status == "running":
+                client.cancel(futures)
+            raise
+
+
+def _gather_each(client: Any, futures: list[Any], advance: Callable[[Any], None]) -> None:
+    for future in need("distributed", "dask").as_completed(futures, loop=client.loop):
+        advance(future.result())
+
+
 @contextmanager
-def told() -> Iterator[None]:
-    """Say in our words what went wrong on a cluster."""
+def translate_errors() -> Iterator[None]:
+    """Turn what Dask raises into a `ClusterError` that says what to do."""
     distributed = need("distributed", "dask")
     try:
         yield
     except FileNotFoundError as error:
         raise ClusterError(
-            f"a worker does not see {error.filename or error}; shards and results must lie in a "
-            "folder that all machines of the cluster have under the same name"
+            f"a worker cannot see {error.filename or error}; shards and results must be in a "
+            "folder that every machine of the cluster mounts under the same path"
         ) from error
     except distributed.KilledWorker as error:
         raise ClusterError(
-            f"a task was lost with its worker several times ({error}); maybe workers have too "
+            f"several workers died while running the same task ({error}); they may have too "
             "little memory"
         ) from error
     except CancelledError as error:
-        raise ClusterError(
-            "the connection to the scheduler was lost; start the job again"
-        ) from error
+        raise ClusterError(_LOST) from error
 
 
 def current_client(client: Any) -> Any:
-    """The given client, or the one in force."""
+    """Return the given client, or else the default client of this process."""
     if client is not None:
         return client
     distributed = need("distributed", "dask")
@@ -147,6 +233,6 @@ def current_client(client: Any) -> Any:
         ) from error
 
 
-def same(value: Any) -> Any:
-    """What is sent to the workers, as a task, so that it can be sent again if a worker is lost."""
+def identity(value: T) -> T:
+    """Return the argument: a task that sends it, and that Dask can repeat if a worker is lost."""
     return value

@@ -1,4 +1,4 @@
-"""Encoding rows that lie on a cluster."""
+"""Encoding on a cluster."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ..._util.extras import need
 from ...codes import n_bytes
-from ...extras import need
 from ...hashers import BaseHasher
-from ...rows import Array
-from ...shards.codes import shards_to_write, write_shard
+from ...learn.rows import Array
+from ...shards.code_folder import shards_to_write, write_shard
 from .blocks import absolute_shards
-from .cluster import current_client, same, told
+from .cluster import current_client, gather, identity
 
 
 def encode(
@@ -27,51 +27,69 @@ def encode(
     client: Any = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Any:
-    """Encode rows where they lie.
+    """Encode descriptors on the workers of a cluster.
 
     Parameters
     ----------
-    hasher : fitted hasher
-    X : path, Shards or dask array of shape (n, d)
-    out : path
-        Of shards: the folder for the codes, a file for each shard. Shards whose codes are there
-        already, from the same model, are left out.
+    hasher : BaseHasher
+        A fitted hasher.
+    X : path, Shards or dask array of shape (n, n_features)
+        A file or folder of shards (see `kdiffhash.shards.open_shards`) that all machines see under
+        the same path, or a dask array.
+    out : path, optional
+        For shards: the folder to write the codes to, one file per shard. Shards whose codes were
+        written before, with the same model, are skipped.
     client : distributed.Client, optional
-        By default the client that is in force.
-    advance : callable
-        Told how many more rows are done.
+        By default the default client of this process.
+    advance : callable, optional
+        Called with the number of rows each time a shard is encoded.
 
     Returns
     -------
-    codes
-        Of shards, how many were encoded; of a dask array, a dask array of codes, yet to be
-        computed.
+    int or dask array of shape (n, n_bytes)
+        For shards, the number of shards that were encoded; for a dask array, a lazy dask array of
+        codes, dtype uint8.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler or all workers are lost. Calling `encode` again encodes the missing shards.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> import numpy as np
+    >>> from kdiffhash import LDAHash
+    >>> from kdiffhash.engines.dask import encode
+    >>> X = np.random.default_rng(0).normal(size=(100, 8))
+    >>> hasher = LDAHash(n_bits=8, random_state=0).fit(X, np.arange(100) // 4)
+    >>> codes = encode(hasher, dask.array.from_array(X, chunks=(50, 8)))
+    >>> codes.shape
+    (100, 1)
+    >>> bool((codes.compute(scheduler="sync") == hasher.transform(X)).all())
+    True
     """
     check_is_fitted(hasher)
     worker = copy.copy(hasher)
     worker.n_jobs = 1
     if hasattr(X, "map_blocks"):
         if out is not None:
-            raise ValueError("codes of a dask array are a dask array, and go to no folder")
+            raise ValueError(
+                "out is only for shards: the codes of a dask array are returned as a dask array"
+            )
         width = n_bytes(hasher.n_bits_)
         sent = need("dask", "dask").delayed(worker, pure=False)
         return X.rechunk({1: -1}).map_blocks(
             _transform, hasher=sent, chunks=(X.chunks[0], (width,)), meta=np.empty((0, 0), np.uint8)
         )
     if out is None:
-        raise ValueError("out is missing: the folder that the codes go to")
+        raise ValueError("out is missing: name the folder to write the codes to")
     client = current_client(client)
     todo = shards_to_write(hasher, absolute_shards(X), Path(out).absolute())
-    with told():
-        sent = client.submit(same, worker, pure=False)
-        tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
-        try:
-            for task in need("distributed", "dask").as_completed(tasks, loop=client.loop):
-                advance(task.result())
-        except BaseException:
-            client.cancel(tasks)
-            raise
-    for _, target in todo:  # what a worker that was lost has left
+    sent = client.submit(identity, worker, pure=False)
+    tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
+    gather(client, tasks, advance)
+    for _, target in todo:  # temporary files of workers that were killed
         for unfinished in target.parent.glob(f".{target.name}.*.part"):
             unfinished.unlink(missing_ok=True)
     return len(todo)

@@ -1,7 +1,4 @@
-"""Learning from pairs of rows that lie on a cluster.
-
-The workers read the rows that learning needs, a sample; the caller gathers them and learns.
-"""
+"""Learning on a cluster: the workers read a sample of the rows, and the client learns from it."""
 
 from __future__ import annotations
 
@@ -17,26 +14,42 @@ Hasher = TypeVar("Hasher", bound=BaseHasher)
 
 
 def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: Any = None) -> Hasher:
-    """Learn from labelled rows that lie on a cluster, as `hasher.fit` does on one machine.
+    """Fit a hasher to labelled descriptors on a cluster.
 
-    The same pairs and samples are drawn, also across shards, so that the hasher is the same.
+    The pairs and samples are those that `hasher.fit` draws on a single machine, across shards, too,
+    so the fitted hasher is the same.
 
     Parameters
     ----------
     hasher : BaseHasher
-        It is fitted in place.
-    X : path, Shards or dask array of shape (n, d)
-        A folder of shards (see `kdiffhash.shards.open_shards`), or a dask array.
+        The hasher to fit, in place.
+    X : path, Shards or dask array of shape (n, n_features)
+        A file or folder of shards (see `kdiffhash.shards.open_shards`) that all machines see under
+        the same path, or a dask array.
     y : array or dask array of shape (n,), optional
-        Which object each row belongs to. Shards may have labels of their own.
+        Label of each row. By default the labels stored with the shards.
     groups : array or dask array of shape (n,), optional
-        Draw pairs across groups only.
+        Draw pairs only between rows of different groups.
     client : distributed.Client, optional
-        By default the client that is in force.
+        By default the default client of this process.
 
     Returns
     -------
-    hasher
+    hasher : BaseHasher
+        The fitted hasher.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> import distributed
+    >>> import numpy as np
+    >>> from kdiffhash import LDAHash
+    >>> from kdiffhash.engines.dask import fit
+    >>> X = dask.array.from_array(np.random.default_rng(0).normal(size=(100, 8)), chunks=(50, 8))
+    >>> with distributed.Client(processes=False, dashboard_address=None) as client:
+    ...     hasher = fit(LDAHash(n_bits=8, random_state=0), X, np.arange(100) // 4, client=client)
+    >>> hasher.n_bits_
+    8
     """
     rows = Blocks.of(X, current_client(client))
     return hasher.fit(rows, y, groups)
@@ -52,21 +65,44 @@ def fit_pairs(
     *,
     client: Any = None,
 ) -> Hasher:
-    """Learn from explicit pairs of rows that lie on a cluster, as `hasher.fit_pairs` does.
+    """Fit a hasher to given pairs of descriptors on a cluster.
 
     Parameters
     ----------
-    hasher, X, client
-        As in `fit`.
-    pairs : int array of shape (p, 2)
+    hasher : BaseHasher
+        The hasher to fit, in place.
+    X : path, Shards or dask array of shape (n, n_features)
+        A file or folder of shards (see `kdiffhash.shards.open_shards`) that all machines see under
+        the same path, or a dask array.
+    pairs : int array of shape (n_pairs, 2)
         Row numbers, counted through all shards.
-    similar : bool array of shape (p,)
-    y, groups : arrays of shape (n,), optional
-        As in `hasher.fit_pairs`.
+    similar : bool array of shape (n_pairs,)
+        True for positive pairs, False for negative pairs.
+    y : array of shape (n,), optional
+        Label of each row, as `hasher.fit_pairs` uses it.
+    groups : array of shape (n,), optional
+        Group of each row, as `hasher.fit_pairs` uses it.
+    client : distributed.Client, optional
+        By default the default client of this process.
 
     Returns
     -------
-    hasher
+    hasher : BaseHasher
+        The fitted hasher.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> import distributed
+    >>> import numpy as np
+    >>> from kdiffhash import LDAHash, draw_pairs
+    >>> from kdiffhash.engines.dask import fit_pairs
+    >>> X = dask.array.from_array(np.random.default_rng(0).normal(size=(100, 8)), chunks=(50, 8))
+    >>> pairs, similar = draw_pairs(np.arange(100) // 4, 100, 100, random_state=0)
+    >>> with distributed.Client(processes=False, dashboard_address=None) as client:
+    ...     hasher = fit_pairs(LDAHash(n_bits=8, random_state=0), X, pairs, similar, client=client)
+    >>> hasher.n_bits_
+    8
     """
     rows = Blocks.of(X, current_client(client))
     return hasher.fit_pairs(rows, pairs, similar, y, groups)

@@ -1,58 +1,71 @@
-"""Searching codes that lie in the memory of a cluster."""
+"""Exact search among codes that are distributed over the workers of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._util.errors import NotSupportedError
 from ...codes import Codes, n_bytes
-from ...errors import NotSupportedError
-from ...extras import need
-from ...rows import Array
+from ...learn.rows import Array
 from ...search import HammingIndex, checks
 from ...search.index_format import MAX_BITS
-from ...search.passes import merge_found
+from ...search.scan import merge_found
 from ...search.segment import to_codes, words_by_id
 from ...shards import Shard, is_shards
-from ...shards.codes import read_record
+from ...shards.code_folder import read_record
 from .blocks import Blocks
-from .cluster import ClusterError, current_client, same, told
+from .cluster import ClusterError, current_client, translate_errors, wait_for_workers
+from .partitions import PER_THREAD, Partition, Partitions
 
 if TYPE_CHECKING:
     from ...search.checks import Model
 
-_PORTION = 2**20  # codes that are put into an index at a time
+_CHUNK = 2**20  # codes that are added to an index at a time
 _QUERIES = 2**14  # queries that are sent at a time
-_SMALL = 2**16  # bytes that are sent along with each task
-_INSTEAD = "change the index file or the codes that it was made from, and make it again"
+_INSTEAD = "change the index file or the codes it was created from, and create it again"
 
 
 class ClusterIndex:
-    """Codes in the memory of a cluster's workers, searched exactly.
+    """Codes in the memory of the workers of a cluster, searched exactly.
 
-    It is a `CodeStore` that cannot be changed. Results are those of `HammingIndex` with all codes,
-    ties included. If a worker is lost, others read its codes again.
+    A `CodeStore` that cannot be changed. Its results are those of a `HammingIndex` with the same
+    codes, including the order of ties. If workers are lost, their codes are loaded again on the
+    workers that are left; workers that join later take over a share at the next call. A cluster
+    that stays without workers for ten seconds is reported as a `ClusterError`.
 
     Parameters
     ----------
-    source : path, Shards or dask array
-        An index file; or codes in files, in a folder of files, or in a dask array, whose ids count
-        from 0.
+    source : path, Shards or dask array of shape (n, n_bytes)
+        An index file; or codes in a file, in a folder of files, or in a dask array, which are
+        numbered from 0. Files must be visible to all machines under the same path, and must not
+        change while the `ClusterIndex` is used: a change is noticed when codes are loaded again.
     n_bits : int, optional
-        Length of the codes; by default what the folder says, or eight times their bytes.
+        Length of the codes. By default the length recorded in the folder or index file, or else
+        eight times the number of bytes.
     model : BaseHasher or str, optional
-        The model that makes the codes and the queries, or its fingerprint. An index file, or a
-        folder of codes, that is known to be of another model is refused.
+        The model that makes the codes and the queries, or its fingerprint. An index file or a
+        folder whose codes are known to come from another model is refused.
     client : distributed.Client, optional
-        By default the client that is in force.
+        By default the default client of this process.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> import distributed
+    >>> import numpy as np
+    >>> from kdiffhash.engines.dask import ClusterIndex
+    >>> codes = np.random.default_rng(0).integers(0, 256, (1000, 16), dtype=np.uint8)
+    >>> with distributed.Client(processes=False, dashboard_address=None) as client:
+    ...     with ClusterIndex(dask.array.from_array(codes), client=client) as index:
+    ...         distances, ids = index.search(codes[:3], k=1)
+    >>> ids.ravel().tolist()
+    [0, 1, 2]
     """
 
     def __init__(
@@ -64,105 +77,189 @@ class ClusterIndex:
         client: Any = None,
     ) -> None:
         self._client = current_client(client)
-        delayed = need("dask", "dask").delayed
-        threads = self._client.nthreads()
-        places = [worker for worker, n in threads.items() for _ in range(n)]
-        if not places:
-            raise ClusterError("the cluster has no workers to hold the codes; start some first")
+        n_partitions = PER_THREAD * sum(wait_for_workers(self._client).values())
         if isinstance(source, str | Path) and not is_shards(Path(source)):
-            path = Path(source).absolute()
-            with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
-                self.n_bits, self.model, state = index.n_bits, index.model, index._state
-            load, n = delayed(_open_part, pure=False), len(places)
-            jobs = [load(path, i, n, state) for i in range(n)]
+            loaders = self._index_loaders(Path(source).absolute(), n_partitions, n_bits, model)
         else:
+            loaders = self._code_loaders(source, n_partitions, n_bits, model)
+        name = source if isinstance(source, str | Path) else "the source"
+        self._partitions = Partitions(self._client, loaders, name)
+        self._n: int = sum(self._partitions.call(_count))
+
+    def _index_loaders(
+        self, path: Path, n: int, n_bits: int | None, model: Model | None
+    ) -> list[Any]:
+        """Return functions that submit tasks to load shares of an index file."""
+        with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
+            self.n_bits, self.model, state = index.n_bits, index.model, index._state
+        submit = partial(self._client.submit, _load_from_index, path, pure=False)
+        return [partial(submit, i, n, state) for i in range(n)]
+
+    def _code_loaders(
+        self, source: Any, n: int, n_bits: int | None, model: Model | None
+    ) -> list[Any]:
+        """Return functions that submit tasks to load rows from shards or a dask array."""
+        with translate_errors():
             codes = Blocks.of(source, self._client)
-            record = read_record(Path(source)) if isinstance(source, str | Path) else {}
-            if n_bits is None:
-                n_bits = record.get("bits", 8 * codes.width)
-            self.n_bits, stored = checks.check_n_bits(n_bits, MAX_BITS), record.get("model")
-            checks.check_model(stored, model, source)
-            self.model = stored or checks.fingerprint_of(model, self.n_bits)
-            if codes.dtype != np.uint8 or n_bytes(self.n_bits) != codes.width:
-                raise ValueError(
-                    f"codes of {self.n_bits} bits are uint8 rows of {n_bytes(self.n_bits)} bytes, "
-                    f"but these are {codes.dtype} rows of {codes.width}"
-                )
-            edges = [len(codes) * i // len(places) for i in range(len(places) + 1)]
-            jobs = [
-                delayed(_load_part, pure=False)(codes.between(a, b), a, self.n_bits)
-                for a, b in pairwise(edges)
-            ]
-        with told():
-            self._parts = [
-                self._client.compute(job, workers=[place], allow_other_workers=True)
-                for job, place in zip(jobs, places)
-            ]
-            sizes = [self._client.submit(len, part, pure=False) for part in self._parts]
-            self._n = sum(map(int, self._client.gather(sizes)))
+        record = read_record(Path(source)) if isinstance(source, str | Path) else {}
+        if n_bits is None:
+            n_bits = record.get("bits", 8 * codes.width)
+        self.n_bits, stored = checks.check_n_bits(n_bits, MAX_BITS), record.get("model")
+        checks.check_model(stored, model, source)
+        self.model = stored or checks.fingerprint_of(model, self.n_bits)
+        if codes.dtype != np.uint8 or n_bytes(self.n_bits) != codes.width:
+            raise ValueError(
+                f"codes of {self.n_bits} bits are uint8 rows of {n_bytes(self.n_bits)} bytes, "
+                f"but these are {codes.dtype} rows of {codes.width}"
+            )
+        edges = [len(codes) * i // n for i in range(n + 1)]
+        return [partial(self._load, codes.slices(a, b), a) for a, b in pairwise(edges)]
+
+    def _load(self, slices: list[tuple[Any, int, int]], first_id: int, workers: list[str]) -> Any:
+        """Submit a task that loads slices of blocks; only that task is pinned to the workers."""
+        blocks = [
+            (block if isinstance(block, Shard) else self._client.compute(block), start, stop)
+            for block, start, stop in slices
+        ]
+        return self._client.submit(
+            _load_from_blocks, blocks, first_id, self.n_bits, pure=False, workers=workers
+        )
 
     def __len__(self) -> int:
-        """Number of codes."""
+        """Return the number of codes."""
         return self._n
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """All ids, rising."""
-        return np.sort(np.concatenate(self._ask(attrgetter("ids"))))
+        """All ids, ascending."""
+        return np.sort(np.concatenate(self._partitions.call(_ids)))
 
     def info(self) -> dict[str, Any]:
-        """What the index holds: number and length of codes, the model, and on how many workers."""
-        workers = len(self._client.nthreads())
+        """Return the number and length of the codes, the model, and the number of workers.
+
+        Returns
+        -------
+        dict
+            ``codes``, ``bits``, ``model`` (its fingerprint or None) and ``workers``, the number of
+            workers that hold codes.
+        """
+        workers = len(self._partitions.workers())
         return {"codes": len(self), "bits": self.n_bits, "model": self.model, "workers": workers}
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> NDArray[np.int64]:  # noqa: ARG002
-        """Codes cannot be added here."""
+        """Raise `NotSupportedError`: codes cannot be added.
+
+        Parameters
+        ----------
+        codes : uint8 array of shape (n, n_bytes)
+        ids : int array of shape (n,), optional
+        """
         raise NotSupportedError(f"codes cannot be added to a ClusterIndex; {_INSTEAD}")
 
     def remove(self, ids: ArrayLike) -> None:  # noqa: ARG002
-        """Codes cannot be removed here."""
+        """Raise `NotSupportedError`: codes cannot be removed.
+
+        Parameters
+        ----------
+        ids : int or int array of shape (n,)
+        """
         raise NotSupportedError(f"codes cannot be removed from a ClusterIndex; {_INSTEAD}")
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids; see `CodeStore.get`."""
+        """Return codes by their ids.
+
+        Parameters
+        ----------
+        ids : int or int array of shape (n,)
+
+        Returns
+        -------
+        uint8 array of shape (n, n_bytes), or (n_bytes,) for a single id
+
+        Raises
+        ------
+        KeyError
+            If an id is not stored.
+        """
         chosen = checks.check_ids(ids)
         codes = np.zeros((len(chosen), n_bytes(self.n_bits)), np.uint8)
         stored = np.zeros(len(chosen), bool)
-        for here, some in self._ask(_codes, chosen):
-            codes[here], stored = some, stored | here
+        for here, found in self._partitions.call(_codes, chosen):
+            codes[here], stored = found, stored | here
         checks.refuse_missing(chosen[~stored])
         return codes if np.ndim(ids) else codes[0]
 
     def search(
         self, queries: ArrayLike, k: int = 10
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Find the k nearest codes of each query: distances and ids; see `CodeStore.search`."""
+        """Find the k nearest codes of each query.
+
+        Parameters
+        ----------
+        queries : uint8 array of shape (n_queries, n_bytes) or (n_bytes,)
+        k : int, default 10
+
+        Returns
+        -------
+        distances : int32 array of shape (n_queries, min(k, n))
+        ids : int64 array of shape (n_queries, min(k, n))
+            Nearest first; of equal distances the lower id first. A single query of shape
+            (n_bytes,) has results of one dimension.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler or all workers are lost, or the codes on disk have changed.
+        """
         codes, alone = checks.check_queries(queries, self.n_bits)
         k = checks.check_k(k)
         m = min(k, self._n)
         found = [(np.empty((0, m), np.int32), np.empty((0, m), np.int64))]
         for i in range(0, len(codes), _QUERIES):
-            found.append(merge_found(self._ask(_nearest, codes[i : i + _QUERIES], k), k))
+            some = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
+            found.append(merge_found(some, k))
         distances, ids = (np.concatenate(column) for column in zip(*found))
         return (distances[0], ids[0]) if alone else (distances, ids)
 
     def search_radius(
         self, queries: ArrayLike, radius: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a radius: lims, distances, ids; see `CodeStore.search_radius`."""
+        """Find all codes within a radius of each query.
+
+        Parameters
+        ----------
+        queries : uint8 array of shape (n_queries, n_bytes) or (n_bytes,)
+        radius : int
+            Greatest Hamming distance.
+
+        Returns
+        -------
+        lims : int64 array of shape (n_queries + 1,)
+            The results of query i are at ``lims[i]:lims[i + 1]``, as in FAISS.
+        distances : int32 array of shape (lims[-1],)
+        ids : int64 array of shape (lims[-1],)
+            By distance and id within each query.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler or all workers are lost, or the codes on disk have changed.
+        """
         codes, _ = checks.check_queries(queries, self.n_bits)
         radius = checks.check_radius(radius, self.n_bits)
         found = [(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))]
         for i in range(0, len(codes), _QUERIES):
             some = codes[i : i + _QUERIES]
-            for lims, distances, ids in self._ask(_within, some, radius):
-                found.append((np.repeat(i + np.arange(len(some)), np.diff(lims)), distances, ids))
+            for results in self._partitions.call(_in_radius, some, radius):
+                for lims, distances, ids in results:
+                    query_index = np.repeat(i + np.arange(len(some)), np.diff(lims))
+                    found.append((query_index, distances, ids))
         query_index, distances, ids = (np.concatenate(column) for column in zip(*found))
         return checks.sort_by_query(query_index, distances, ids, len(codes))
 
     def close(self) -> None:
-        """Give the workers' memory back."""
-        self._parts = []
+        """Release the memory of the workers."""
+        self._partitions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,55 +267,52 @@ class ClusterIndex:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ask(self, work: Callable[..., Any], *given: Any) -> list[Any]:
-        """What a function returns for each part, there where the part is."""
-        if not self._parts:
-            raise ValueError("this ClusterIndex is closed; make it again")
-        submit = partial(self._client.submit, pure=False)
-        with told():
-            sent = [submit(same, x) if getattr(x, "nbytes", 0) > _SMALL else x for x in given]
-            return list(self._client.gather([submit(work, part, *sent) for part in self._parts]))
+
+# What runs on the workers.
 
 
-def _open_part(path: Path, number: int, of: int, state: Any) -> HammingIndex:
-    """A part of an index file, in the memory of this worker."""
+def _load_from_index(path: Path, number: int, of: int, state: Any) -> Partition:
+    """Load one of `of` shares of an index file."""
     with HammingIndex.open(path) as index:
         if index._state != state:
-            raise ClusterError(f"{path} was changed while it was read; start the job again")
-        return index._part(number, of)
+            raise ClusterError(
+                f"{path} has been changed since it was opened; create the ClusterIndex again"
+            )
+        return Partition.of(index._chunk(number, of))
 
 
-def _load_part(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -> HammingIndex:
-    """An index of some rows of some blocks."""
+def _load_from_blocks(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -> Partition:
+    """Load slices of blocks: block, start, stop."""
     index = HammingIndex(n_bits=n_bits)
     for block, start, stop in blocks:
         done = 0  # rows of the block
-        for codes in block.blocks(_PORTION) if isinstance(block, Shard) else [np.asarray(block)]:
+        for codes in block.blocks(_CHUNK) if isinstance(block, Shard) else [np.asarray(block)]:
             some = codes[max(start - done, 0) : max(stop - done, 0)]
             index.add(some, np.arange(first_id, first_id + len(some)))
             first_id, done = first_id + len(some), done + len(codes)
             if done >= stop:
                 break
-    return index
+    return Partition.of(index)
 
 
-def _nearest(part: HammingIndex, queries: Array, k: int) -> tuple[Any, Any]:
-    return part.search(queries, k, n_jobs=1)
+def _count(indexes: list[HammingIndex]) -> int:
+    return sum(map(len, indexes))
 
 
-def _within(part: HammingIndex, queries: Array, radius: int) -> tuple[Any, Any, Any]:
-    return part.search_radius(queries, radius, n_jobs=1)
+def _ids(indexes: list[HammingIndex]) -> NDArray[np.int64]:
+    return np.concatenate([index.ids for index in indexes])
 
 
-def _codes(part: HammingIndex, ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Codes]:
-    """Which of some ids are in a part, and their codes."""
-    words, here = words_by_id(part._segments, part.n_bits, ids)
-    return here, to_codes(words[here], part.n_bits)
+def _nearest(indexes: list[HammingIndex], queries: Array, k: int) -> Any:
+    return merge_found([index.search(queries, k, n_jobs=1) for index in indexes], k)
 
 
-with suppress(ImportError):  # the scheduler keeps searches where the codes are
-    from dask.sizeof import sizeof
+def _in_radius(indexes: list[HammingIndex], queries: Array, radius: int) -> list[Any]:
+    return [index.search_radius(queries, radius, n_jobs=1) for index in indexes]
 
-    @sizeof.register(HammingIndex)  # type: ignore[no-untyped-call]
-    def _size(index: HammingIndex) -> int:
-        return index.nbytes
+
+def _codes(indexes: list[HammingIndex], ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Codes]:
+    """Return which of some ids are stored in the indexes, and their codes."""
+    segments = [segment for index in indexes for segment in index._segments]
+    words, here = words_by_id(segments, indexes[0].n_bits, ids)
+    return here, to_codes(words[here], indexes[0].n_bits)

@@ -1,0 +1,61 @@
+"""Write the tables of README.md and of the pages in docs from benchmarks/results/*.json.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of NAME -->`. The benchmark that wrote a
+result also makes its tables: its function `tables(result)` returns Markdown by NAME, or by
+PAGE:NAME where one page has a table of its own. With --check nothing is written; it fails where a
+table does not match the results.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from support.harness import RESULTS, load
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
+
+
+def all_tables() -> dict[str, str]:
+    """The tables of all benchmarks that have a result."""
+    found: dict[str, str] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        benchmark = import_module(path.stem)
+        if hasattr(benchmark, "tables"):
+            found |= benchmark.tables(load(path.stem))
+    return found
+
+
+def main() -> None:
+    tables, used, stale = all_tables(), set(), []
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+
+        def block(match: re.Match[str], name: str = name) -> str:
+            key = f"{name}:{match[1]}" if f"{name}:{match[1]}" in tables else match[1]
+            if key not in tables:
+                sys.exit(f"{name} has a place for the table {key}, which no benchmark makes")
+            used.add(key)
+            return f"<!-- table: {match[1]} -->\n{tables[key]}\n<!-- end of {match[1]} -->"
+
+        old = page.read_text()
+        text = BLOCK.sub(block, old)
+        if text.count("<!-- table: ") != len(BLOCK.findall(text)):
+            sys.exit(f"{name} has a table without its end, <!-- end of NAME -->")
+        if text != old and "--check" in sys.argv:
+            stale.append(name)
+        elif text != old:
+            page.write_text(text)
+            print(f"wrote the tables of {name}")
+    if tables.keys() - used:
+        sys.exit(f"no page has a place for {', '.join(sorted(tables.keys() - used))}")
+    if stale:
+        sys.exit(f"{', '.join(stale)}: run python benchmarks/write_tables.py")
+
+
+if __name__ == "__main__":
+    main()

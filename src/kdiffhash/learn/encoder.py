@@ -1,0 +1,206 @@
+"""From rows to features, projections and codes, tile by tile.
+
+A tile of rows is converted to float32 and preprocessed, mapped to features, multiplied with the
+directions, compared with the thresholds and packed, while it stays in the cache. A row's code does
+not depend on the rows around it, nor on the number of threads.
+
+With a Gaussian kernel a projection is a sum of a thousand products, each hundreds of times as large
+as itself, and float32 leaves some bits in 100,000 to chance. Where it is that close to its
+threshold, the sum is made again in double precision, and where it stays close, so are the features:
+codes are those of exact arithmetic, but for less than one bit in a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core import pack_above, recompute_rows, recompute_sums
+from .._util.files import scratch_array
+from .._util.threads import run_tiles
+from ..codes import Codes, n_bytes
+from .kernels import FeatureMap, GaussianMap, Rows
+from .moments import to_fixed_point
+from .preprocess import Preprocess, prepare_rows
+from .product import empty_result, multiply, pack_panels
+
+# What errors hardly ever exceed where they matter, over the length of the direction, as measured on
+# models of SIFT. Bits with larger ones are those of smooth directions, which no error turns.
+_SUM_ERROR = 5e-8  # of a sum in float32, over the root of the number of features
+_FEATURE_ERROR = 1.3e-7  # of an exact sum of float32 features
+
+
+class _Worker:
+    """The buffers of one thread, and what is done in them to a tile of rows."""
+
+    def __init__(self, preprocess: Preprocess, features: FeatureMap) -> None:
+        self.preprocess, self.map = preprocess, features
+        self.rows = np.zeros((features.tile, features.input_width), np.float32)
+        self.to_features = features.start_thread()
+
+    def features(self, X: NDArray[Any], start: int, stop: int) -> Rows:
+        """Features of a tile, in an array of at least that many rows and columns."""
+        prepare_rows(
+            X[start:stop], self.rows[: stop - start], self.preprocess, self.map.shift, start
+        )
+        return self.to_features(self.rows, stop - start)
+
+
+def compute_features(
+    X: NDArray[Any],
+    preprocess: Preprocess,
+    features: FeatureMap,
+    n_jobs: int | None = None,
+    *,
+    fixed_point: bool = False,
+) -> NDArray[Any]:
+    """Features of all rows, shape (n, features.width).
+
+    They are float32, or int16 in `fixed_point`: multiples of 2**-12, for features in [0, 1] (see
+    `PairMoments.of`).
+    """
+    out = np.empty((len(X), features.width), np.int16 if fixed_point else np.float32)
+
+    def make_worker() -> Callable[[int, int], None]:
+        worker = _Worker(preprocess, features)
+
+        def work(start: int, stop: int) -> None:
+            values = worker.features(X, start, stop)[: stop - start, : features.width]
+            out[start:stop] = to_fixed_point(values) if fixed_point else values
+
+        return work
+
+    _check_width(X, features)
+    run_tiles(make_worker, len(X), features.tile, n_jobs)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A learned hash, prepared for encoding: what all calls share is made once and kept.
+
+    Parameters
+    ----------
+    preprocess : None, "unit" or "hellinger"
+    features : FeatureMap
+    directions : float32 array of shape (n_bits, features.width)
+    thresholds : float32 array of shape (n_bits,), optional
+        Bit i of a row is 1 where ``directions[i] @ features(row) > thresholds[i]``. Without them
+        (they are not known yet) there are projections only, as float32 gives them.
+    """
+
+    preprocess: Preprocess
+    features: FeatureMap
+    directions: Rows
+    thresholds: Rows | None = None
+    _idle: list[_EncodingWorker] = field(default_factory=list, init=False, repr=False)
+
+    def encode(self, X: NDArray[Any], n_jobs: int | None = None) -> Codes:
+        """Packed codes of all rows, shape (n, ceil(n_bits / 8))."""
+        thresholds = self._known_thresholds()
+        out = np.empty((len(X), n_bytes(len(self.directions))), np.uint8)
+
+        def pack(start: int, projections: Rows) -> None:
+            pack_above(projections, thresholds, out[start : start + len(projections)])
+
+        self._for_tiles(X, pack, n_jobs)
+        return out
+
+    def _known_thresholds(self) -> Rows:
+        if self.thresholds is None:
+            raise ValueError("codes need thresholds")
+        return self.thresholds
+
+    def project(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """``features(X) @ directions.T``, the values that thresholds are compared with."""
+        out = np.empty((len(X), len(self.directions)), np.float32)
+
+        def store(start: int, projections: Rows) -> None:
+            out[start : start + len(projections)] = projections
+
+        self._for_tiles(X, store, n_jobs)
+        return out
+
+    def columns(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
+        """The same transposed, shape (n_bits, n); above 1 GB in a temporary file."""
+        out: Rows = scratch_array((len(self.directions), len(X)), np.float32)
+
+        def store(start: int, projections: Rows) -> None:
+            out[:, start : start + len(projections)] = projections.T
+
+        self._for_tiles(X, store, n_jobs)
+        return out
+
+    def _for_tiles(
+        self, X: NDArray[Any], use: Callable[[int, Rows], None], n_jobs: int | None
+    ) -> None:
+        """Hand the number of the first row and the projections of each tile to `use`."""
+        _check_width(X, self.features)
+        busy: list[_EncodingWorker] = []
+
+        def make_worker() -> Callable[[int, int], None]:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                worker = _EncodingWorker(self)
+            busy.append(worker)
+            return lambda start, stop: use(start, worker.project(X, start, stop))
+
+        run_tiles(make_worker, len(X), self.features.tile, n_jobs)
+        self._idle.extend(busy)
+
+    @cached_property
+    def panels(self) -> Rows:
+        """The directions, packed for the product."""
+        return pack_panels(self.directions)
+
+    @cached_property
+    def ambiguous(self) -> tuple[Rows, Rows]:
+        """How near to its threshold a projection is ambiguous: by its sum, by its features."""
+        lengths = np.sqrt(np.einsum("ij,ij->i", self.directions, self.directions))
+        by_features = np.float32(_FEATURE_ERROR) * lengths
+        by_sum = np.float32(_SUM_ERROR * np.sqrt(self.features.width)) * lengths
+        return by_features + by_sum, by_features
+
+
+class _EncodingWorker(_Worker):
+    """A worker that also projects: one tile from rows to values that thresholds are set on."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder.preprocess, encoder.features)
+        self.encoder = encoder
+        self.projections = empty_result(encoder.features.tile, encoder.panels)
+        self.is_ambiguous = np.empty(encoder.features.tile, np.bool_)
+
+    def project(self, X: NDArray[Any], start: int, stop: int) -> Rows:
+        """Projections of a tile, shape (stop - start, n_bits)."""
+        n, encoder = stop - start, self.encoder
+        values = self.features(X, start, stop)
+        multiply(values, encoder.panels, n, self.projections)
+        projections = self.projections[:n, : len(encoder.directions)]
+        if encoder.thresholds is not None and isinstance(self.map, GaussianMap):
+            self._recompute_ambiguous(projections, values, X[start:stop], self.map)
+        return projections
+
+    def _recompute_ambiguous(
+        self, projections: Rows, values: Rows, X: NDArray[Any], features: GaussianMap
+    ) -> None:
+        """Recompute projections, in double precision, where rounding could turn a bit."""
+        near, very_near = self.encoder.ambiguous
+        learned = self.encoder.directions, self.encoder._known_thresholds()
+        flags = self.is_ambiguous[: len(projections)]
+        if recompute_sums(projections, values, *learned, near, very_near, flags):
+            places = np.flatnonzero(flags)
+            rows = np.empty((len(places), X.shape[1]), np.float32)
+            prepare_rows(X[places], rows, self.preprocess, features.shift)
+            recompute_rows(projections, places, features.in_double(rows), *learned, very_near)
+
+
+def _check_width(X: NDArray[Any], features: FeatureMap) -> None:
+    if X.shape[1] != features.input_width:
+        raise ValueError(f"rows have {X.shape[1]} values, {features.input_width} are wanted")

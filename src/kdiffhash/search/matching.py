@@ -1,0 +1,157 @@
+"""Matching of two sets of codes by mutual nearest neighbours and the ratio test."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _core
+from .._util.threads import run_tiles
+from ..codes import as_words, check_codes
+from .index_format import MAX_BITS
+from .scan import threads_that_pay
+from .segment import Words, to_blocks
+
+Int64 = NDArray[np.int64]
+
+_TILE = 1024  # queries per task of a thread
+
+
+class Matches(NamedTuple):
+    """Result of `match_codes`.
+
+    Attributes
+    ----------
+    pairs : int64 array of shape (p, 2)
+        Rows of `a` and of `b`, in the order of `a`.
+    distances : int32 array of shape (p,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import match_codes
+    >>> codes = np.array([[0b11110000], [0b00001111]], np.uint8)
+    >>> pairs, distances = match_codes(codes, codes)
+    >>> pairs.tolist(), distances.tolist()
+    ([[0, 0], [1, 1]], [0, 0])
+    """
+
+    pairs: NDArray[np.int64]
+    distances: NDArray[np.int32]
+
+
+def match_codes(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    ratio: float | None = None,
+    mutual: bool = True,
+    max_distance: int | None = None,
+    n_jobs: int | None = None,
+) -> Matches:
+    """Match each code of `a` with its nearest neighbour in `b`.
+
+    Parameters
+    ----------
+    a : uint8 array of shape (n, n_bytes)
+    b : uint8 array of shape (m, n_bytes)
+    ratio : float, default None
+        Ratio test: keep a match only if its distance is below `ratio` times the distance to the
+        second nearest code in `b`. Equal distances never pass, not even at distance zero, because
+        the match is ambiguous. With a single code in `b` every match passes.
+    mutual : bool, default True
+        Keep a match only if it is the nearest neighbour in both directions. Ties go to the lower
+        row.
+    max_distance : int, default None
+        Keep matches up to this distance.
+    n_jobs : int, default None
+        Number of threads; None uses all cores available to this process.
+
+    Returns
+    -------
+    pairs : int64 array of shape (p, 2)
+        Rows of `a` and of `b`, in the order of `a`.
+    distances : int32 array of shape (p,)
+
+    Raises
+    ------
+    ValueError
+        If the arrays differ in width, exceed 4096 bits, or an option is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import match_codes
+    >>> a = np.array([[0b11110000], [0b00001111]], np.uint8)
+    >>> b = np.array([[0b00001110], [0b11111111], [0b11110001]], np.uint8)
+    >>> match_codes(a, b, ratio=0.8)
+    Matches(pairs=array([[0, 2],
+           [1, 0]]), distances=array([1, 1], dtype=int32))
+    """
+    a, b = check_codes(a), check_codes(b)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not a.shape[1]:
+        raise ValueError(
+            f"codes must be two-dimensional, of the same width, got shapes {a.shape} and "
+            f"{b.shape}; encode both with the same model and n_bits"
+        )
+    if ratio is not None and not 0 < ratio <= 1:
+        raise ValueError(f"ratio must be above 0 and at most 1, got {ratio}")
+    if max_distance is not None and (
+        not isinstance(max_distance, int | np.integer) or max_distance < 0
+    ):
+        raise ValueError(f"max_distance must be an integer of at least 0, got {max_distance!r}")
+    if a.shape[1] > MAX_BITS // 8:
+        raise ValueError(f"codes have at most {MAX_BITS} bits, these have {8 * a.shape[1]}")
+    if not len(a) or not len(b):
+        return Matches(np.empty((0, 2), np.int64), np.empty(0, np.int32))
+    a_words, b_words = as_words(a), as_words(b)
+    n_bits = 64 * a_words.shape[1]
+    bound_of = _bounds(n_bits, ratio)
+    most = n_bits if max_distance is None else min(max_distance, n_bits)
+    bounds = np.full(len(a), bound_of[most] + (ratio is None), np.int64)
+    best, second, nearest = _nearest(b_words, a_words, bounds, bound_of, n_jobs)
+    good = (best <= most) & (second >= bound_of[np.minimum(best, n_bits)])
+    if mutual and good.any():
+        matched, place = np.unique(nearest[good], return_inverse=True)
+        closest = np.full(len(matched), n_bits, np.int64)
+        np.minimum.at(closest, place, best[good])
+        # A code of `a` lies at this distance, so only codes at least as near can win.
+        back = _nearest(a_words, b_words[matched], closest + 1, _bounds(n_bits, None), n_jobs)[2]
+        good[good] = back[place] == np.flatnonzero(good)
+    rows = np.flatnonzero(good)
+    return Matches(np.stack([rows, nearest[rows]], axis=1), best[rows].astype(np.int32))
+
+
+def _bounds(n_bits: int, ratio: float | None) -> Int64:
+    """Return, for each best distance, the distance from which other codes cannot change a match."""
+    distances = np.arange(n_bits + 3)
+    if ratio is None:
+        return np.minimum(distances, n_bits + 1)
+    passes = distances[:, None] < ratio * distances[:-1]
+    return np.where(passes.any(axis=1), passes.argmax(axis=1), n_bits + 1)
+
+
+def _nearest(
+    codes: Words,
+    queries: Words,
+    bounds: Int64,
+    bound_of: Int64,
+    n_jobs: int | None,
+) -> tuple[Int64, Int64, Int64]:
+    """Return the two smallest distances of each query, where below its bound, and the best row."""
+    n, width = queries.shape
+    no_match = 64 * width + 1
+    best, second = np.full(n, no_match, np.int64), np.full(n, no_match, np.int64)
+    rows = np.full(n, -1, np.int64)
+    blocks = to_blocks(codes).reshape(-1)
+
+    def work(start: int, stop: int) -> None:
+        tile = slice(start, stop)
+        results = (best[tile], second[tile], rows[tile])
+        _core.match(blocks, len(codes), queries[tile], bounds[tile], bound_of, *results)
+
+    workers = threads_that_pay(len(codes), width, n, n_jobs)
+    run_tiles(lambda: work, n, _TILE, workers, blas=False)
+    return best, second, rows

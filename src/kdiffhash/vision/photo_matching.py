@@ -1,0 +1,225 @@
+"""Match two photographs by codes and verify the matches geometrically."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._util.extras import need
+from ..codes import Codes
+from ..datasets.images import read_grey
+from ..search import match_codes
+from .features import HashedFeatures, Image
+
+Geometry = Literal["fundamental", "homography", "none"]
+Points = NDArray[np.float32]  # x and y of keypoints, shape (n, 2)
+
+RATIO = 0.74  # of Hamming distances; about as strict as 0.8 on SIFT
+SIZE = 1600  # pixels; the longer side of larger photographs is reduced to this
+TOLERANCE = 2.0  # pixels
+_MIN_MATCHES = 8  # fewer determine no geometry
+_CONFIDENCE, _MAX_ITERATIONS = 0.9999, 10_000  # of MAGSAC
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph with its keypoints and codes, as `read_photo` returns it.
+
+    Parameters
+    ----------
+    name : str
+        File name.
+    image : uint8 array of shape (height, width)
+        Grey, oriented as the EXIF data say, and reduced if it was large.
+    points : float32 array of shape (n, 2)
+        Keypoint positions (x, y) in `image`.
+    codes : uint8 array of shape (n, n_bytes)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import HashedSIFT
+    >>> from kdiffhash.vision import Photo
+    >>> image = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
+    >>> keypoints, codes = HashedSIFT(n_bits=64).detectAndCompute(image)
+    >>> photo = Photo("noise", image, np.float32([k.pt for k in keypoints]), codes)
+    >>> len(photo.points) == len(photo.codes)
+    True
+    """
+
+    name: str
+    image: Image
+    points: Points
+    codes: Codes
+
+
+@dataclass(frozen=True)
+class PhotoMatches:
+    """Matches of two photographs, as `match_photos` returns them.
+
+    Parameters
+    ----------
+    pairs : int64 array of shape (p, 2)
+        Indices of the matched keypoints in the first and in the second photograph.
+    left, right : float32 arrays of shape (p, 2)
+        Positions of these keypoints.
+    inliers : bool array of shape (p,)
+        Which matches are inliers of the geometry; all of them with ``geometry="none"``.
+    model : float64 array of shape (3, 3), or None
+        Fundamental matrix or homography from the first to the second photograph; None if it was
+        not asked for or could not be estimated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash.vision import PhotoMatches
+    >>> position = np.float32([[9, 9]])
+    >>> matches = PhotoMatches(np.array([[0, 0]]), position, position, np.array([True]), None)
+    >>> int(matches.inliers.sum())
+    1
+    """
+
+    pairs: NDArray[np.int64]
+    left: Points
+    right: Points
+    inliers: NDArray[np.bool_]
+    model: NDArray[np.float64] | None
+
+
+def read_image(path: str | os.PathLike[str], size: int | None = SIZE) -> Image:
+    """Read a photograph in grey, oriented by its EXIF data, its longer side at most `size`."""
+    image = read_grey(Path(path), upright=True)
+    longer = max(image.shape)
+    if size is None or longer <= size:
+        return image
+    cv2 = need("cv2", "vision")
+    height, width = (max(1, round(side * size / longer)) for side in image.shape)
+    reduced: Image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return reduced
+
+
+def read_photo(
+    path: str | os.PathLike[str], features: HashedFeatures, size: int | None = SIZE
+) -> Photo:
+    """Read a photograph, detect its keypoints and encode them.
+
+    Parameters
+    ----------
+    path : path
+    features : HashedFeatures
+        For example ``HashedSIFT()``.
+    size : int or None, default=1600
+        Reduce the longer side to this many pixels if it is longer; None keeps the full size.
+
+    Returns
+    -------
+    photo : Photo
+
+    Raises
+    ------
+    ValueError
+        If the file is not a readable image.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from kdiffhash import HashedSIFT
+    >>> from kdiffhash.vision import read_photo
+    >>> noise = np.random.default_rng(0).integers(0, 256, (200, 300), dtype=np.uint8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "noise.png")
+    ...     Image.fromarray(noise).save(path)
+    ...     photo = read_photo(path, HashedSIFT(n_bits=64), size=150)
+    >>> photo.name, photo.image.shape
+    ('noise.png', (100, 150))
+    """
+    image = read_image(path, size)
+    keypoints, codes = features.detectAndCompute(image)
+    return Photo(Path(path).name, image, keypoint_positions(keypoints), codes)
+
+
+def keypoint_positions(keypoints: Any) -> Points:
+    """Return the positions of OpenCV keypoints, shape (n, 2)."""
+    return np.array([keypoint.pt for keypoint in keypoints], np.float32).reshape(-1, 2)
+
+
+def match_photos(
+    a: Photo,
+    b: Photo,
+    *,
+    ratio: float | None = RATIO,
+    geometry: Geometry = "fundamental",
+    tolerance: float = TOLERANCE,
+    n_jobs: int | None = None,
+) -> PhotoMatches:
+    """Match two photographs: mutual nearest codes, ratio test, geometric verification.
+
+    Parameters
+    ----------
+    a, b : Photo
+    ratio : float or None, default=0.74
+        Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
+    geometry : {"fundamental", "homography", "none"}, default="fundamental"
+        Model estimated by MAGSAC (by RANSAC with local optimisation where OpenCV's MAGSAC fails).
+        A fundamental matrix describes two views of any scene; a homography two views of a plane,
+        or two views from the same position. ``"none"`` skips the verification.
+    tolerance : float, default=2.0
+        Largest error of an inlier in pixels.
+    n_jobs : int, optional
+        Number of threads; by default all cores available to the process.
+
+    Returns
+    -------
+    matches : PhotoMatches
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import HashedSIFT
+    >>> from kdiffhash.vision import Photo, match_photos
+    >>> image = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
+    >>> keypoints, codes = HashedSIFT(n_bits=128).detectAndCompute(image)
+    >>> photo = Photo("noise", image, np.float32([k.pt for k in keypoints]), codes)
+    >>> matches = match_photos(photo, photo, geometry="homography")
+    >>> np.allclose(matches.model, np.eye(3), atol=1e-3)
+    True
+    """
+    pairs = match_codes(a.codes, b.codes, ratio=ratio, n_jobs=n_jobs).pairs
+    return verify_matches(a.points, b.points, pairs, geometry, tolerance)
+
+
+def verify_matches(
+    a: Points,
+    b: Points,
+    pairs: NDArray[np.int64],
+    geometry: Geometry = "fundamental",
+    tolerance: float = TOLERANCE,
+) -> PhotoMatches:
+    """Estimate the geometry of the matches and mark its inliers."""
+    if geometry not in ("fundamental", "homography", "none"):
+        raise ValueError(f"geometry must be fundamental, homography or none, got {geometry!r}")
+    left, right = a[pairs[:, 0]], b[pairs[:, 1]]
+    if geometry == "none":
+        return PhotoMatches(pairs, left, right, np.ones(len(pairs), bool), None)
+    model, inliers = None, np.zeros(len(pairs), bool)
+    if len(pairs) >= _MIN_MATCHES:
+        cv2 = need("cv2", "vision")
+        estimate = cv2.findFundamentalMat if geometry == "fundamental" else cv2.findHomography
+        options = {"maxIters": _MAX_ITERATIONS, "confidence": _CONFIDENCE}
+        for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE):
+            cv2.setRNGSeed(0)
+            try:
+                found, mask = estimate(left, right, method, tolerance, **options)
+            except cv2.error:  # MAGSAC's refinement may fail with few matches or a planar scene
+                continue
+            if found is not None and found.shape == (3, 3):
+                model, inliers = found, mask.ravel().astype(bool)
+                break
+    return PhotoMatches(pairs, left, right, inliers, model)

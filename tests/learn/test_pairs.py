@@ -1,0 +1,148 @@
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdiffhash import draw_pairs
+from kdiffhash.learn.pairs import check_pairs
+
+labels = st.lists(st.integers(0, 4), min_size=3, max_size=30).filter(
+    lambda y: 1 < len(set(y)) < len(y)
+)
+
+
+@given(labels, st.integers(1, 60), st.integers(1, 60), st.integers(0, 5))
+@settings(deadline=None)
+def test_pairs_are_what_they_say(y, n_positives, n_negatives, seed):
+    y = np.array(y)
+    pairs, similar = draw_pairs(y, n_positives, n_negatives, random_state=seed)
+    assert ((y[pairs[:, 0]] == y[pairs[:, 1]]) == similar).all()
+    assert (pairs[similar, 0] != pairs[similar, 1]).all()
+    assert (~similar).sum() == n_negatives
+    possible = sum(a == b for a, b in combinations(y, 2))
+    assert similar.sum() == min(n_positives, possible)
+    assert len({frozenset(pair) for pair in pairs[similar].tolist()}) == similar.sum()
+
+
+def test_positives_are_uniform_over_pairs_or_over_things():
+    y = np.array([0] * 10 + [1] * 2)  # 45 pairs and 1 pair
+    counts = Counter()
+    for seed in range(4000):
+        pairs, similar = draw_pairs(y, 1, 1, random_state=seed)
+        counts[y[pairs[similar][0, 0]]] += 1
+    assert abs(counts[1] / 4000 - 1 / 46) < 4 * np.sqrt(1 / 46 / 4000)
+    pairs, similar = draw_pairs(y, 4000, 1, uniform_over="objects", random_state=0)
+    assert abs((y[pairs[similar, 0]] == 1).mean() - 0.5) < 4 * np.sqrt(0.25 / 4000)
+
+
+def test_negatives_are_uniform():
+    y = np.array([0, 0, 0, 1, 2])
+    pairs, similar = draw_pairs(y, 1, 14_000, random_state=0)
+    counts = Counter(map(tuple, pairs[~similar].tolist()))
+    wanted = [(i, j) for i in range(5) for j in range(5) if y[i] != y[j]]
+    assert set(counts) == set(wanted)  # 14 ordered pairs
+    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in wanted)
+
+
+@pytest.mark.parametrize("uniform_over", ["pairs", "objects"])
+def test_groups_are_kept_apart(uniform_over):
+    rng = np.random.default_rng(0)
+    y, groups = rng.integers(20, size=200), rng.integers(3, size=200)
+    pairs, _ = draw_pairs(y, 300, 500, groups=groups, uniform_over=uniform_over, random_state=0)
+    assert (groups[pairs[:, 0]] != groups[pairs[:, 1]]).all()
+
+
+def test_groups_give_all_positives_where_there_are_few():
+    y = np.array([0, 0, 0, 1, 1])
+    pairs, similar = draw_pairs(y, 100, 1, groups=[0, 0, 1, 0, 0], random_state=0)
+    assert sorted(map(tuple, pairs[similar].tolist())) == [(0, 2), (1, 2)]
+
+
+@given(labels, st.data())
+@settings(deadline=None)
+def test_positives_across_groups_are_all_there(y, data):
+    groups = data.draw(st.lists(st.integers(0, 3), min_size=len(y), max_size=len(y)))
+    wanted = {
+        (i, j) for i, j in combinations(range(len(y)), 2) if y[i] == y[j] and groups[i] != groups[j]
+    }
+    if not wanted or len({*zip(y, groups)}) < 3:
+        return
+    try:
+        pairs, similar = draw_pairs(y, 1000, 1, groups=groups, random_state=0)
+    except ValueError as error:
+        assert "different objects lie in different groups" in str(error)  # noqa: PT017
+        return
+    assert {tuple(pair) for pair in pairs[similar].tolist()} == wanted
+    assert similar.sum() == len(wanted)
+
+
+def test_few_pairs_across_groups_cost_little():
+    groups = np.zeros(100_000, int)
+    groups[:4] = 1
+    pairs, similar = draw_pairs(np.arange(100_000) % 2, 1000, 10, groups=groups, random_state=0)
+    assert similar.sum() == 1000
+    assert ((pairs < 4).sum(axis=1) == 1).all()
+
+
+def test_negatives_across_groups_are_uniform():
+    y, groups = np.array([0, 0, 0, 1, 2, 1]), np.array([0, 1, 0, 0, 0, 1])
+    wanted = [(i, j) for i in range(6) for j in range(6) if y[i] != y[j] and groups[i] != groups[j]]
+    pairs, similar = draw_pairs(y, 1, 1000 * len(wanted), groups=groups, random_state=0)
+    counts = Counter(map(tuple, pairs[~similar].tolist()))
+    assert set(counts) == set(wanted)
+    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in wanted)
+
+
+def test_one_huge_thing_does_not_stall_negatives():
+    y = np.zeros(200_000, int)
+    y[-1] = 1
+    pairs, similar = draw_pairs(y, 10, 1000, random_state=0)
+    assert (pairs[~similar] == 199_999).any(axis=1).all()
+
+
+def test_the_same_seed_gives_the_same_pairs():
+    y = np.arange(1000) // 3
+    first, second = (draw_pairs(y, 500, 500, random_state=3)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, draw_pairs(y, 500, 500, random_state=4)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"y": [1, 1, 1]}, "one class"),
+        ({"y": []}, "y is empty"),
+        ({"y": np.array([1, None, "a"], object)}, "mixes kinds"),
+        ({"y": [1, 2, 3]}, "no positive pairs"),
+        ({"y": [[1], [2]]}, "one-dimensional"),
+        ({"y": [0.0, np.nan]}, "NaN"),
+        ({"y": [1, 1, 2], "groups": [0, 0]}, "2 entries"),
+        ({"y": [1, 1, 2], "groups": [0, 0, 0]}, "one group"),
+        ({"y": [1, 1, 2], "groups": [0, 0, 1]}, "same object lie in different groups"),
+        ({"y": [1, 1, 2], "n_positives": 0}, "n_positives must be at least 1"),
+        ({"y": [1, 1, 2], "uniform_over": "rows"}, "uniform_over"),
+    ],
+)
+def test_bad_labels_are_explained(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        draw_pairs(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "similar", "message"),
+    [
+        ([[0, 1, 2]], [True], r"shape \(p, 2\)"),
+        ([[0.0, 1.0]], [True], "integers"),
+        ([[0, 1]], [True, False], r"shape \(1,\)"),
+        ([[0, 1]], [3], "True"),
+        (np.empty((0, 2), int), [], "empty"),
+        ([[0, 1], [0, 9]], [True, False], "pair 1 is"),
+        ([[0, -1]], [True], "pair 0 is"),
+    ],
+)
+def test_bad_pairs_are_explained(pairs, similar, message):
+    with pytest.raises(ValueError, match=message):
+        check_pairs(pairs, similar, 5)

@@ -1,0 +1,123 @@
+"""Progress: drawn on a terminal, where it is asked for, and nowhere else."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from kdiffhash import KernelLDAHash
+from kdiffhash._util.progress import is_shown, progress, shown, waiting
+from kdiffhash.cli import app
+
+
+class Terminal:
+    """Standard error, taken for a terminal, and all that has been drawn on it."""
+
+    def __init__(self, capsys):
+        self._capsys, self._drawn = capsys, ""
+
+    @property
+    def text(self):
+        self._drawn += self._capsys.readouterr().err
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn)  # without moves of the cursor
+
+
+@pytest.fixture
+def terminal(monkeypatch, capsys):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)  # that of capsys
+    return Terminal(capsys)
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(60), 4)
+    path = tmp_path / "rows.npz"
+    np.savez(path, X=rng.normal(size=(60, 8))[y] + 0.1 * rng.normal(size=(240, 8)), y=y)
+    return path
+
+
+def test_a_bar_on_a_terminal_advances(terminal):
+    with progress(4, "counting", verbose=True) as advance:
+        advance(1)
+        advance(2)
+    assert "counting" in terminal.text
+    assert " 75%" in terminal.text
+    assert "100%" not in terminal.text
+
+
+def test_a_spinner_is_drawn_on_a_terminal(terminal):
+    with waiting("thinking", verbose=True):
+        pass
+    assert "thinking" in terminal.text
+
+
+def test_nothing_is_drawn_unless_it_is_asked_for(terminal):
+    with progress(4, "counting") as advance, waiting("thinking"):
+        advance(1)
+    assert terminal.text == ""
+
+
+def test_nothing_is_drawn_in_a_pipe(terminal, monkeypatch):
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: False)
+    with shown(), progress(4, "counting", verbose=True) as advance, waiting("thinking", True):
+        advance(4)
+        assert not is_shown(verbose=True)
+    assert terminal.text == ""
+
+
+def test_shown_draws_what_is_inside_it_and_nothing_after_it(terminal):
+    with shown():
+        assert is_shown()
+        with shown():
+            pass
+        with progress(2, "inside") as advance:
+            advance(1)
+    assert "inside" in terminal.text
+    assert " 50%" in terminal.text
+    assert not is_shown()
+    with progress(2, "after"):
+        pass
+    assert "after" not in terminal.text
+
+
+def test_a_bar_inside_a_bar_is_silent(terminal):
+    with progress(4, "outer", verbose=True) as advance:
+        with progress(8, "inner", verbose=True) as inner, waiting("innermost", verbose=True):
+            inner(8)
+        advance(1)
+    assert "outer" in terminal.text
+    assert " 25%" in terminal.text
+    assert "inner" not in terminal.text
+    with progress(8, "later", verbose=True):
+        pass
+    assert "later" in terminal.text
+
+
+def test_an_exception_leaves_nothing_behind(terminal):
+    with pytest.raises(KeyError), shown(), progress(4, "broken"):
+        raise KeyError
+    assert not is_shown()
+    with progress(4, "next", verbose=True) as advance:
+        advance(4)
+    assert "next" in terminal.text
+    assert "100%" in terminal.text
+
+
+def test_refinement_is_quiet_in_the_library_and_shown_by_train(terminal, pairs_file, tmp_path):
+    with np.load(pairs_file) as file:
+        KernelLDAHash(16, n_basis=40, refine=3, random_state=0).fit(file["X"], file["y"])
+    assert terminal.text == ""
+    command = ["train", str(pairs_file), "--out", str(tmp_path / "model.safetensors")]
+    command += ["--bits", "16", "--basis", "40", "--refine", "3"]
+    app([*command, "--json"], standalone_mode=False)
+    assert terminal.text == ""
+    app(command, standalone_mode=False)
+    assert "refining" in terminal.text
+    assert "100%" in terminal.text
+    assert not is_shown()
