@@ -1,9 +1,9 @@
-# Everything runs inside .venv, which the first target that needs it creates.
+# All commands run in .venv, which is created by the first target that needs it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Real data is found by these variables; a checkout beside a shared/ folder needs none of them.
+# Real data is found through these variables; they default to a data folder next to the checkout, if there is one.
 ifneq ($(wildcard ../shared/scenes),)
 export KDIFFHASH_SCENES ?= $(abspath ../shared/scenes)
 endif
@@ -16,12 +16,12 @@ endif
 demo: $(VENV)/.run
 	$(BIN)/kdiffhash study --quick --out demo-report
 
-# In a hurry: pytest -m "not slow and not network"
+# For a quick run: pytest -m "not slow and not network"
 test: lint $(if $(filter Linux,$(shell uname)),sanitize)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# The core with AddressSanitizer and UndefinedBehaviorSanitizer, in a package of its own that is found before the
-# editable install: an empty module takes the place of that install's hook.
+# Tests of the core, built with AddressSanitizer and UndefinedBehaviorSanitizer. The build goes to a separate package
+# that PYTHONPATH puts before the editable install; an empty module replaces the import hook of that install.
 SANITIZED := build/sanitize/package
 sanitize: $(VENV)/.dev
 	rm -rf $(SANITIZED)
@@ -32,7 +32,7 @@ sanitize: $(VENV)/.dev
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not test_codes'
 
-# The loops without Python: on this CPU, and on an emulated one.
+# Self-test of the loops without Python: on this CPU, and on an emulated one.
 SELFTEST = -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-psabi -Werror -DLEVEL=base \
   $(filter-out native/module.cpp,$(wildcard native/*.cpp))
 selftest:
@@ -42,12 +42,12 @@ selftest:
 
 aarch64:
 	@command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null || \
-	  { echo 'error: a cross-compiler and an emulator are needed: apt-get install g++-aarch64-linux-gnu qemu-user'; exit 1; }
+	  { echo 'error: no cross-compiler or emulator found; run: apt-get install g++-aarch64-linux-gnu qemu-user'; exit 1; }
 	mkdir -p build
 	aarch64-linux-gnu-g++ -static $(SELFTEST) -o build/selftest-aarch64
 	qemu-aarch64 build/selftest-aarch64
 
-# The writer of an index is killed ten times as often as in the tests.
+# Kill the writer of an index ten times as often as the tests do.
 soak: $(VENV)/.dev
 	KDIFFHASH_KILLS=200 $(BIN)/python -m pytest tests/search/test_index_file.py -k killed
 
@@ -55,6 +55,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell src native tests docs examples benchmarks README.md CHANGELOG.md
+	$(BIN)/proselint --output-format compact check README.md CHANGELOG.md docs/*.md
 	$(BIN)/clang-format --dry-run --Werror native/*.cpp native/*.h
 	$(BIN)/mypy
 
@@ -66,10 +67,10 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
 
-# All benchmarks, in the order of benchmarks/README.md; hours. write_tables.py then updates the pages.
+# Run all benchmarks, in the order of benchmarks/README.md, which takes hours. write_tables.py then updates the pages.
 BENCHMARKS := accuracy frontier prefix_codes ablations pretrained_model sequential_matching cross_modal \
-  onnx_agreement study search range_search hnsw_crossover encode encode_memory fit refinement_cost startup \
-  matching colmap scenes index_on_disk postgres_store dask_scaling
+  onnx_agreement study search range_search hnsw_crossover encode fit refinement_cost startup \
+  encode_memory index_on_disk postgres_store dask_scaling matching colmap scenes
 bench: $(VENV)/.dev
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/write_tables.py
@@ -77,8 +78,8 @@ bench: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The compiled core is built on installing, and again, when a C++ file has changed, on importing. With the tools of
-# development, warnings are errors.
+# The core is compiled by the installation, and again on import when a C++ file has changed. In the development
+# environment, warnings are errors.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt

@@ -1,9 +1,9 @@
-"""Error rates on real scenes: every method, every length, mean over seeds.
+"""Error rates of every method at every length on real scenes, averaged over seeds.
 
-Trained on one scene (100K positive pairs drawn uniformly over pairs, 200K negative), tested on two
-others: the positives of the longest test list and a million negatives of the same scene.
-`--methods` measures only those whose name contains a word, and takes the others from the last
-result.
+Trained on one scene (100,000 positive pairs drawn uniformly over pairs, 200,000 negative), tested
+on two others: the positives of the longest test list and a million negatives of the same scene.
+`--methods WORD` measures only the methods whose name contains WORD and keeps the stored rows of the
+others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from support.harness import arguments, report, rows_before
+from support.harness import arguments, report, stored_rows
 from support.held_out import code_rates, test_set
 from support.markdown import rates, table
 
@@ -68,9 +68,9 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
 DIMENSION_BOUND = ("DIF", "LDA-hash", "ITQ")  # at most one bit per feature
 
 
-def table_cells(found: dict[str, Any], test: str) -> dict[str, dict[int, str]]:
-    """Cells "FNR (FPR95)" in percent, by method and length; the best FNR of a length is bold."""
-    rows = [row for row in found["rows"] if row["test"] == test]
+def table_cells(result: dict[str, Any], test: str) -> dict[str, dict[int, str]]:
+    """Return cells "FNR (FPR95)" by method and length; the lowest FNR of each length is bold."""
+    rows = [row for row in result["rows"] if row["test"] == test]
     best: dict[int, float] = {}
     for row in rows:
         length = row["n_bits"]
@@ -84,22 +84,24 @@ def table_cells(found: dict[str, Any], test: str) -> dict[str, dict[int, str]]:
     return cells
 
 
-def full_table(found: dict[str, Any]) -> str:
-    parts = []
+def full_table(result: dict[str, Any]) -> str:
+    """Return one table per test scene, with all methods and lengths."""
+    scene_tables = []
     for test, title in TITLES.items():
         rows = []
-        for method, cells in table_cells(found, test).items():
+        for method, cells in table_cells(result, test).items():
             if 1024 in cells:
                 rows.append([f"{method} (1024 bits)", *[""] * 4, cells[1024]])
             else:
                 rows.append([method, *[cells.get(n, "-") for n in BITS]])
         header = [f"tested on {title}", *[f"{n} bits" for n in BITS]]
-        parts.append(table(header, rows))
-    return "\n\n".join(parts)
+        scene_tables.append(table(header, rows))
+    return "\n\n".join(scene_tables)
 
 
-def short_table(found: dict[str, Any]) -> str:
-    wanted = {
+def short_table(result: dict[str, Any]) -> str:
+    """Return the README's table: one length per method."""
+    shown = {
         "SIFT, Euclidean": 1024,
         "RootSIFT, Euclidean": 1024,
         "random hyperplanes, RootSIFT": 256,
@@ -111,16 +113,16 @@ def short_table(found: dict[str, Any]) -> str:
         "kernel LDA-hash, RootSIFT": 256,
         "kernel LDA-hash, refined, RootSIFT": 256,
     }
-    cells = {test: table_cells(found, test) for test in TITLES}
+    cells = {test: table_cells(result, test) for test in TITLES}
     rows = [
         [method, str(n), *[cells[test][method][n].replace("*", "") for test in TITLES]]
-        for method, n in wanted.items()
+        for method, n in shown.items()
     ]
     return table(["method", "bits", *TITLES.values()], rows)
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"accuracy": full_table(found), "README.md:accuracy": short_table(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"accuracy": full_table(result), "README.md:accuracy": short_table(result)}
 
 
 def main() -> None:
@@ -139,7 +141,7 @@ def main() -> None:
         for seed in range(options.seeds):
             pairs, similar = draw_pairs(train.points, random_state=seed)
             lengths = [m for m in BITS if m <= longest]
-            # Bits of all methods but ITQ come best first: one model serves all lengths.
+            # Prefixes of a code are good shorter codes for all methods except ITQ.
             groups = [[m] for m in lengths] if method.startswith("ITQ") else [lengths]
             for group in groups:
                 hasher = make(group[-1], seed)
@@ -153,19 +155,20 @@ def main() -> None:
             rows.append(row(method, name, n_bits, fnr, fpr95, float(np.std(values, axis=0)[0])))
             print(rows[-1], file=sys.stderr)
     if options.methods:
-        rows += rows_before("accuracy", lambda row: options.methods not in row["method"])
+        rows += stored_rows("accuracy", lambda row: options.methods not in row["method"])
         order = ["SIFT, Euclidean", "RootSIFT, Euclidean", *METHODS]
         rows.sort(key=lambda row: order.index(row["method"]))
     report("accuracy", {"seeds": options.seeds, "rows": rows}, options)
 
 
 def euclidean_rows(name: str, test: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the error rates of the Euclidean distances of SIFT and RootSIFT."""
     rows = []
     for method, preprocess in (("SIFT, Euclidean", None), ("RootSIFT, Euclidean", "hellinger")):
-        plain = preprocess_rows(test["rows"], preprocess)
-        parts = np.array_split(test["pairs"], 20)
+        floats = preprocess_rows(test["rows"], preprocess)
+        batches = np.array_split(test["pairs"], 20)
         distances = np.concatenate(
-            [np.linalg.norm(plain[part[:, 0]] - plain[part[:, 1]], axis=1) for part in parts]
+            [np.linalg.norm(floats[batch[:, 0]] - floats[batch[:, 1]], axis=1) for batch in batches]
         )
         curve = roc(distances, test["similar"])
         rows.append(row(method, name, 1024, curve.fnr_at(1e-3), curve.fpr95, 0.0))

@@ -1,7 +1,7 @@
-"""Encoding beside the bare matrix products that it cannot do without.
+"""Throughput of encoding relative to its matrix products.
 
-The bare products are n x d x l and n x l x m in float32 by NumPy's BLAS, in the block height that
-suits BLAS best (all of several are timed), into buffers that are there beforehand.
+The products are n x d x l and n x l x m in float32, computed by NumPy's BLAS into preallocated
+buffers, in blocks of the height that is fastest of several.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from kdiffhash.learn.kernels import GaussianMap
 D = 128
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    """Encoding, fitting and memory: one table of three results."""
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    """Return one table for encoding, fitting and the memory of encoding."""
     rows = [
         [
             f"encode, {case['n_basis']} basis rows, {case['n_bits']} bits, "
             f"{case['threads']} thread{'s' if case['threads'] > 1 else ''}",
-            f"{100 * case['fraction_of_sgemm']:.0f} % of the speed of its bare matrix products",
+            f"{100 * case['fraction_of_sgemm']:.0f} % of the throughput of its matrix products",
             f"{case['vectors_per_s']:,.0f} vectors/s",
         ]
-        for case in found["cases"]
+        for case in result["cases"]
     ]
-    if "single_row_us" in found:
-        taken = f"{found['single_row_us']:.0f} µs"
-        rows.append(["encode one descriptor by the model of the package, 512 bits", "", taken])
+    if "single_row_us" in result:
+        latency = f"{result['single_row_us']:.0f} µs"
+        rows.append(["encode one descriptor with the pretrained model, 512 bits", "", latency])
     rows += fit.table_rows(load("fit")) + encode_memory.table_rows(load("encode_memory"))
-    header = ["task", "beside its limit", "absolute"]
-    return {"speed": f"{table(header, rows)}\n\n{machine_note(found)}."}
+    header = ["task", "relative to its ceiling", "absolute"]
+    other = machine_note(load("encode_memory")).removeprefix("Measured on ")
+    note = f"{machine_note(result)}; memory-mapped descriptors on {other}."
+    return {"speed": f"{table(header, rows)}\n\n{note}"}
 
 
 def main() -> None:
@@ -55,19 +57,19 @@ def main() -> None:
         encoder.encode(rows[:1000])  # warm up
         right, last = np.ascontiguousarray(basis.T), np.ascontiguousarray(directions.T)
 
-        def bare(block: int, right=right, last=last) -> None:
+        def products(block: int, right=right, last=last) -> None:
             features = np.empty((block, right.shape[1]), np.float32)
             projections = np.empty((block, last.shape[1]), np.float32)
             for i in range(0, len(rows), block):
-                part = rows[i : i + block]
-                np.matmul(part, right, out=features[: len(part)])
-                np.matmul(features[: len(part)], last, out=projections[: len(part)])
+                chunk = rows[i : i + block]
+                np.matmul(chunk, right, out=features[: len(chunk)])
+                np.matmul(features[: len(chunk)], last, out=projections[: len(chunk)])
 
         for threads in (1, 2):
 
-            def limited(block: int, threads=threads, bare=bare) -> None:
+            def limited(block: int, threads=threads, products=products) -> None:
                 with threadpool_limits(threads):
-                    bare(block)
+                    products(block)
 
             functions = {
                 f"sgemm {block}": lambda block=block, limited=limited: limited(block)
@@ -75,15 +77,15 @@ def main() -> None:
             }
             functions["encode"] = lambda e=encoder, threads=threads: e.encode(rows, threads)
             seconds = interleaved(functions, options.repeats)
-            products = min(value for name, value in seconds.items() if name != "encode")
+            product_seconds = min(value for name, value in seconds.items() if name != "encode")
             cases.append(
                 {
                     "n_basis": n_basis,
                     "n_bits": n_bits,
                     "threads": threads,
-                    "fraction_of_sgemm": products / seconds["encode"],
+                    "fraction_of_sgemm": product_seconds / seconds["encode"],
                     "vectors_per_s": options.n / seconds["encode"],
-                    "sgemm_gflops": 2e-9 * options.n * n_basis * (D + n_bits) / products,
+                    "sgemm_gflops": 2e-9 * options.n * n_basis * (D + n_bits) / product_seconds,
                 }
             )
     single = single_row_us(rows[:1000].astype(np.uint8))
@@ -91,15 +93,15 @@ def main() -> None:
 
 
 def single_row_us(rows: np.ndarray) -> float:
-    """Microseconds of `transform` for one descriptor by the model that comes with the package."""
+    """Return the microseconds of `transform` for one descriptor with the pretrained model."""
     hasher = load_pretrained("sift")
     hasher.transform(rows[:1])
-    taken = []
+    seconds = []
     for i in range(len(rows)):
         start = time.perf_counter()
         hasher.transform(rows[i : i + 1])
-        taken.append(time.perf_counter() - start)
-    return 1e6 * float(np.median(taken))
+        seconds.append(time.perf_counter() - start)
+    return 1e6 * float(np.median(seconds))
 
 
 if __name__ == "__main__":

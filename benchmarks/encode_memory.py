@@ -1,4 +1,4 @@
-"""Encoding ten million memory-mapped descriptors: anonymous memory added, cost per descriptor."""
+"""Peak anonymous memory and time per row of encoding up to ten million memory-mapped rows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 from support.harness import arguments, report
-from support.memory import Watch, anonymous_mb
+from support.memory import MemoryMonitor, anonymous_mb
 
 from kdiffhash import KernelDiffHash
 
 
-def table_rows(found: dict[str, Any]) -> list[list[str]]:
+def table_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Return the rows for the table that `encode.py` writes."""
     return [
         [
             f"encode {case['n']:,} memory-mapped descriptors",
-            f"adds {case['added_mb']:.0f} MB, {case['codes_mb']:.0f} MB of them codes",
-            f"{case['ns_per_vector'] / 1000:.2f} µs a descriptor",
+            f"memory grows by {case['added_mb']:.0f} MB; codes take {case['codes_mb']:.0f} MB",
+            f"{case['ns_per_vector'] / 1000:.2f} µs per descriptor",
         ]
-        for case in found["cases"]
+        for case in result["cases"]
     ]
 
 
@@ -42,17 +43,17 @@ def main() -> None:
         mapped = np.load(file.name, mmap_mode="r")
         hasher.transform(mapped[:1000])
         for n in (options.n // 100, options.n // 10, options.n):
-            before, watch = anonymous_mb(), Watch()
-            watch.start()
+            before, monitor = anonymous_mb(), MemoryMonitor()
+            monitor.start()
             start = time.perf_counter()
             codes = hasher.transform(mapped[:n])
             seconds = time.perf_counter() - start
-            watch.done.set()
-            watch.join()
+            monitor.done.set()
+            monitor.join()
             cases.append(
                 {
                     "n": n,
-                    "added_mb": watch.peak - before,
+                    "added_mb": monitor.peak - before,
                     "codes_mb": codes.nbytes / 2**20,
                     "ns_per_vector": 1e9 * seconds / n,
                 }

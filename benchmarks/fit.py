@@ -1,9 +1,9 @@
-"""A whole fit beside its bare matrix products, and the memory it takes.
+"""Time of a complete fit relative to its matrix products, and its peak memory.
 
-The bare products, in float32 by NumPy's BLAS on all threads, into buffers that are there
-beforehand: kernel features of the distinct rows (n x d x l), one syrk over the differences of each
-pair set (pairs x l x l), projection of the distinct rows (n x l x m). Each case runs in a process
-of its own, since peak memory never falls within one.
+The products are computed in float32 by NumPy's BLAS on all threads, into preallocated buffers:
+kernel features of the distinct rows (n x d x l), one Gram matrix of the differences of each pair
+set (pairs x l x l), projections of the distinct rows (n x l x m). Each case runs in a new process,
+because the recorded peak memory of a process never decreases.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ POSITIVES, NEGATIVES = 100_000, 200_000
 
 
 def make_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """SIFT-like rows, two noisy copies of each of 50,000 objects; all rows are in some pair."""
+    """Return SIFT-like rows, two noisy copies of 50,000 objects, and pairs that use every row."""
     rng = np.random.default_rng(0)
     centres = rng.gamma(0.6, 30, (N // 2, D))
     noisy = np.concatenate([centres, centres]) + rng.normal(0, 12, (N, D))
@@ -37,7 +38,8 @@ def make_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, np.concatenate([positives, negatives]), similar
 
 
-def bare_products(n_basis: int) -> dict[str, float]:
+def matrix_products(n_basis: int) -> dict[str, Callable[[], None]]:
+    """Return functions that compute the products of a fit."""
     rng = np.random.default_rng(0)
     block = 4096
     rows = rng.random((block, D), np.float32)
@@ -53,7 +55,7 @@ def bare_products(n_basis: int) -> dict[str, float]:
 
     return {
         "features": lambda: repeat(N, lambda: np.matmul(rows, basis, out=features)),
-        "syrk": lambda: repeat(
+        "gram": lambda: repeat(
             POSITIVES + NEGATIVES, lambda: np.matmul(features.T, features, out=square)
         ),
         "projection": lambda: repeat(N, lambda: np.matmul(features, last, out=projections)),
@@ -61,6 +63,7 @@ def bare_products(n_basis: int) -> dict[str, float]:
 
 
 def run_case(n_basis: int) -> dict[str, float]:
+    """Measure one case in this process."""
     from kdiffhash import KernelDiffHash
 
     rows, pairs, similar = make_data()
@@ -74,7 +77,7 @@ def run_case(n_basis: int) -> dict[str, float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     products = []
     for _ in range(2):
-        products.append(sum(interleaved(bare_products(n_basis), 1).values()))
+        products.append(sum(interleaved(matrix_products(n_basis), 1).values()))
         start = time.perf_counter()
         hasher.fit_pairs(rows, pairs, similar)
         seconds.append(time.perf_counter() - start)
@@ -89,14 +92,15 @@ def run_case(n_basis: int) -> dict[str, float]:
     }
 
 
-def table_rows(found: dict[str, Any]) -> list[list[str]]:
+def table_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Return the rows for the table that `encode.py` writes."""
     return [
         [
             f"fit, {case['n_basis']} basis rows, {case['n_bits']} bits, 300,000 pairs",
-            f"{case['ratio_to_matmul']:.2f}x the time of its bare matrix products",
+            f"{case['ratio_to_matmul']:.2f}x the time of its matrix products",
             f"{case['seconds']:.1f} s, peak {case['peak_mb']:.0f} MB",
         ]
-        for case in found["cases"]
+        for case in result["cases"]
     ]
 
 

@@ -1,11 +1,11 @@
-"""Accuracy per bit: leave one scene out at a time, every method, every length.
+"""Accuracy per bit: every method at every length, leaving one scene out at a time.
 
-A method learns from three scenes together and is tested on the fourth: the positives of its longest
-test list and a million negatives of the same scene. Methods with a grid take the setting whose mean
-FNR at 0.1 % FPR on held-out points of the training scenes is lowest. Differences are paired:
-objects of the test scene are resampled, the same for both methods. `--methods` measures only those
-whose name contains a word, and takes the others from the last result; "kernel" has all that
-differences need.
+A method is trained on three scenes and tested on the fourth: the positives of its longest test list
+and a million negatives of the same scene. Methods with a grid use the setting with the lowest FNR
+at 0.1 % FPR on held-out points of the training scenes. Differences are paired: the objects of the
+test scene are resampled in the same way for both methods. `--methods WORD` measures only the
+methods whose name contains WORD and keeps the stored rows of the others; "kernel" includes both
+methods that the differences need.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from support.harness import arguments, report, rows_before, say
-from support.held_out import SCENES, test_set, without
+from support.harness import arguments, log, report, stored_rows
+from support.held_out import SCENES, test_set, training_data
 from support.markdown import rates, table, with_interval
 
 import kdiffhash
@@ -34,7 +34,7 @@ KSH_GRID = {"n_rows": (1000, 3000), "n_basis": (300,)}
 SDH_GRID = {"nu": (1e-5, 1e-2), "n_rows": (10_000,)}
 
 Make = Callable[..., kdiffhash.BaseHasher]
-# Name, hasher, fixed settings, grid, longest code, whether prefixes are its shorter codes.
+# Name, class, fixed settings, grid, longest code, whether shorter codes are prefixes.
 METHODS: list[tuple[str, Make, dict[str, Any], dict[str, tuple[Any, ...]], int, bool]] = [
     ("random hyperplanes", RandomHyperplaneHash, {}, {}, 512, True),
     ("ITQ", kdiffhash.ITQHash, {}, {}, 128, False),
@@ -52,29 +52,29 @@ METHODS: list[tuple[str, Make, dict[str, Any], dict[str, tuple[Any, ...]], int, 
 
 
 def choose(make: Make, settings: dict[str, Any], grid: dict[str, Any], data: Any) -> dict[str, Any]:
-    """The setting that does best at 64 bits on a third of the labels, held out."""
+    """Return the setting with the lowest error at 64 bits on a held-out third of the labels."""
     if not grid:
         return {}
-    ids = np.unique(data.labels, return_inverse=True)[1]
-    held_out = np.random.default_rng(0).random(ids.max() + 1)[ids] < 1 / 3
+    labels = np.unique(data.labels, return_inverse=True)[1]
+    held_out = np.random.default_rng(0).random(labels.max() + 1)[labels] < 1 / 3
     rows = np.asarray(data.rows)
-    pairs, similar = draw_pairs(ids[held_out], 20_000, 200_000, random_state=1)
+    pairs, similar = draw_pairs(labels[held_out], 20_000, 200_000, random_state=1)
 
     def fit(setting: dict[str, Any]) -> kdiffhash.BaseHasher:
         hasher = make(64, preprocess="hellinger", random_state=0, **settings, **setting)
-        return hasher.fit(rows[~held_out], ids[~held_out])
+        return hasher.fit(rows[~held_out], labels[~held_out])
 
     best, table = choose_setting(grid, fit, rows[held_out], pairs, similar, [64])
-    say(table)
+    log(table)
     return best
 
 
 def measure(method: tuple[Any, ...], data: Any, test: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Rates by length, the distances they come from, and the seconds that fitting took."""
+    """Return error rates, distances of the test pairs and training time by length."""
     _, make, settings, grid, longest, nested = method
     lengths = [n_bits for n_bits in BITS if n_bits <= longest]
     chosen = choose(make, settings, grid, data)
-    found = {}
+    measured = {}
     for group in [lengths] if nested else [[n_bits] for n_bits in lengths]:
         start = time.perf_counter()
         hasher = make(group[-1], preprocess="hellinger", random_state=0, **settings, **chosen)
@@ -87,65 +87,68 @@ def measure(method: tuple[Any, ...], data: Any, test: dict[str, Any]) -> dict[in
         codes = hasher.transform(test["rows"])
         for n_bits in group:
             short = truncate(codes, n_bits)
-            far = hamming(*(short[side] for side in test["pairs"].T))
-            curve = roc(far, test["similar"])
-            found[n_bits] = {
+            distances = hamming(*(short[side] for side in test["pairs"].T))
+            curve = roc(distances, test["similar"])
+            measured[n_bits] = {
                 "fnr_at_1e-3": curve.fnr_at(1e-3),
                 "fnr_at_1e-4": curve.fnr_at(1e-4),
                 "fpr95": curve.fpr95,
                 "fit_seconds": seconds,
-                "distances": far.astype(np.int16),
+                "distances": distances.astype(np.int16),
                 "chosen": chosen,
             }
-    return found
+    return measured
 
 
-def frontier_table(found: dict[str, Any]) -> str:
+def frontier_table(result: dict[str, Any]) -> str:
     cells: dict[str, dict[int, dict]] = {}
-    for row in found["rows"]:
+    for row in result["rows"]:
         cells.setdefault(row["method"], {})[row["n_bits"]] = row
     best = {n: min(c[n]["fnr_at_1e-3"] for c in cells.values() if n in c) for n in BITS}
-    lines = []
+    rows = []
     for method, by_length in cells.items():
-        line = [method]
+        cells_of_row = [method]
         for n in BITS:
             if n not in by_length:
-                line.append("-")
+                cells_of_row.append("-")
                 continue
             row = by_length[n]
             text = rates(row)
-            line.append(f"**{text}**" if row["fnr_at_1e-3"] == best[n] else text)
-        lines.append([*line, f"{max(row['fit_seconds'] for row in by_length.values()):.0f} s"])
+            cells_of_row.append(f"**{text}**" if row["fnr_at_1e-3"] == best[n] else text)
+        rows.append(
+            [*cells_of_row, f"{max(row['fit_seconds'] for row in by_length.values()):.0f} s"]
+        )
     gaps = []
-    for row in found["recommended_less_closed_form"]:
+    for row in result["recommended_minus_closed_form"]:
         text = with_interval(row["difference"], *row["interval"])
         gaps.append((row["test"], row["n_bits"], text))
     scenes = list(dict.fromkeys(test for test, _, _ in gaps))
-    by_place = {(test, n): text for test, n, text in gaps}
-    more = [[scene, *(by_place[scene, n] for n in BITS)] for scene in scenes]
+    by_cell = {(test, n): text for test, n, text in gaps}
+    gap_rows = [[scene, *(by_cell[scene, n] for n in BITS)] for scene in scenes]
     note = (
-        "Learned from three of herz-jesus-p25, castle-p30, caliterra and boruszyn, tested on the "
-        "fourth, all four in turn, on RootSIFT: mean percent of similar pairs missed at 0.1 % "
-        "false positives, in brackets false positives where 95 % are found. Best of a length in "
-        "bold. "
-        "KSH takes its time for each length and was learned up to 128 bits. KSH and SDH take the "
-        "best of two settings, KSH of 1,000 or 3,000 rows, SDH of nu = 1e-5 or 1e-2. "
-        "(`python benchmarks/frontier.py`)"
+        "Trained on three of herz-jesus-p25, castle-p30, caliterra and boruszyn and tested on the "
+        "fourth, for all four, on RootSIFT: mean FNR in percent at 0.1 % FPR, with FPR95 in "
+        "brackets. The lowest FNR of each length is bold. KSH must be trained for each length and "
+        "was trained up to 128 bits. KSH and SDH use the better of two settings, KSH of 1,000 or "
+        "3,000 rows, SDH of nu = 1e-5 or 1e-2. (`python benchmarks/frontier.py`)"
     )
     header = [f"{n} bits" for n in BITS]
-    title = f"Difference in points, {found['recommended']} less closed form, paired, 95 %:"
+    title = (
+        f"Paired difference in FNR, {result['recommended']} minus closed form, in percentage "
+        "points, with 95 % confidence intervals:"
+    )
     return "\n\n".join(
         [
             note,
-            table(["method", *header, "longest fit"], lines),
+            table(["method", *header, "longest training time"], rows),
             title,
-            table(["tested on", *header], more),
+            table(["tested on", *header], gap_rows),
         ]
     )
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"frontier": frontier_table(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"frontier": frontier_table(result)}
 
 
 def main() -> None:
@@ -153,26 +156,26 @@ def main() -> None:
     warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
     by_scene, rows, differences = [], {}, []
     for scene in SCENES:
-        data, test = without(scene), test_set(scene)
-        kept = {}
+        data, test = training_data(scene), test_set(scene)
+        distances = {}
         for method in METHODS:
             name = method[0]
             if options.methods and options.methods not in name:
                 continue
-            for n_bits, found in measure(method, data, test).items():
-                distances, chosen = found.pop("distances"), found.pop("chosen")
-                by_scene.append({"test": scene, "method": name, "n_bits": n_bits, **found})
+            for n_bits, measured in measure(method, data, test).items():
+                pair_distances, chosen = measured.pop("distances"), measured.pop("chosen")
+                by_scene.append({"test": scene, "method": name, "n_bits": n_bits, **measured})
                 by_scene[-1] |= {"chosen": chosen} if chosen else {}
-                rows.setdefault((name, n_bits), []).append(found)
-                say(by_scene[-1])
+                rows.setdefault((name, n_bits), []).append(measured)
+                log(by_scene[-1])
                 if name in (BEST, CLOSED):
-                    kept[name, n_bits] = distances
+                    distances[name, n_bits] = pair_distances
         for n_bits in BITS:
-            if (BEST, n_bits) in kept and (CLOSED, n_bits) in kept:
+            if (BEST, n_bits) in distances and (CLOSED, n_bits) in distances:
                 gap = bootstrap_difference(
                     lambda curve: curve.fnr_at(1e-3),
-                    kept[BEST, n_bits],
-                    kept[CLOSED, n_bits],
+                    distances[BEST, n_bits],
+                    distances[CLOSED, n_bits],
                     test["similar"],
                     test["objects"],
                     n_resamples=200,
@@ -186,11 +189,11 @@ def main() -> None:
                         "interval": [gap.low, gap.high],
                     }
                 )
-                say(differences[-1])
+                log(differences[-1])
     means = [
         {"method": name, "n_bits": n_bits}
-        | {key: float(np.mean([one[key] for one in found])) for key in found[0]}
-        for (name, n_bits), found in rows.items()
+        | {key: float(np.mean([scene[key] for scene in scenes])) for key in scenes[0]}
+        for (name, n_bits), scenes in rows.items()
     ]
     if options.methods:
         names = [method[0] for method in METHODS]
@@ -198,11 +201,11 @@ def main() -> None:
         def keep(row: dict[str, Any]) -> bool:
             return options.methods not in row["method"]
 
-        means += rows_before("frontier", keep)
-        by_scene += rows_before("frontier", keep, "by_scene")
+        means += stored_rows("frontier", keep)
+        by_scene += stored_rows("frontier", keep, "by_scene")
         means.sort(key=lambda row: names.index(row["method"]))
     result = {"rows": means, "recommended": BEST, "by_scene": by_scene}
-    report("frontier", {**result, "recommended_less_closed_form": differences}, options)
+    report("frontier", {**result, "recommended_minus_closed_form": differences}, options)
 
 
 if __name__ == "__main__":

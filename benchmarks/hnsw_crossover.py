@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from support.code_sets import BITS, real_codes
-from support.harness import arguments, report, say
+from support.harness import arguments, log, report
 from support.markdown import machine_note, table
 
 from kdiffhash import HammingIndex
@@ -20,6 +20,7 @@ from kdiffhash.codes import truncate
 
 
 def best_of(function: Any, times: int = 3) -> float:
+    """Return the shortest time of a few calls, in seconds."""
     seconds = []
     for _ in range(times):
         start = time.perf_counter()
@@ -28,7 +29,7 @@ def best_of(function: Any, times: int = 3) -> float:
     return min(seconds)
 
 
-def crossover_table(found: dict[str, Any]) -> str:
+def crossover_table(result: dict[str, Any]) -> str:
     rows = [
         [
             str(row["n_bits"]),
@@ -37,24 +38,24 @@ def crossover_table(found: dict[str, Any]) -> str:
             f"{1000 * row['hnsw_ms']:.0f}",
             f"{100 * row['recall']:.0f} %",
         ]
-        for row in found["rows"]
+        for row in result["rows"]
     ]
     header = [
         "bits",
-        "real codes",
-        "exact, µs per query",
+        "number of codes",
+        "exact search, µs per query",
         "FAISS HNSW, µs per query",
         "recall of HNSW",
     ]
     note = (
-        f"{machine_note(found)}, one thread, batches of 100. "
+        f"Real codes, 10 nearest neighbours, one thread, batches of 100. {machine_note(result)}. "
         "(`python benchmarks/hnsw_crossover.py`)"
     )
     return table(header, rows) + "\n\n" + note
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"crossover": crossover_table(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"crossover": crossover_table(result)}
 
 
 def main() -> None:
@@ -79,9 +80,9 @@ def main() -> None:
             exact = best_of(lambda index=index, q=queries: index.search(q, 10, n_jobs=1))
             for ef_search in (16, 32, 64, 128, 256, 512, 1024):
                 graph.hnsw.efSearch = ef_search
-                found = graph.search(queries, 10)[0]
-                # Another code at the same distance counts as found.
-                recall = float(np.mean(np.sort(found, axis=1) <= distances[:, -1:]))
+                approximate_distances = graph.search(queries, 10)[0]
+                # By distance: another code at the same distance counts as correct.
+                recall = float(np.mean(np.sort(approximate_distances, axis=1) <= distances[:, -1:]))
                 if recall >= 0.95:
                     break
             approximate = best_of(lambda g=graph, q=queries: g.search(q, 10))
@@ -89,7 +90,7 @@ def main() -> None:
             rows.append(
                 {"n_bits": n_bits, "n": n, **times, "recall": recall, "ef_search": ef_search}
             )
-            say(rows[-1])
+            log(rows[-1])
             n *= 2
     report("hnsw_crossover", {"rows": rows}, options)
 

@@ -1,6 +1,7 @@
-"""Bits of ONNX graphs beside those of `transform`, on the descriptors of castle-p30.
+"""Number of bits in which ONNX graphs and `transform` differ, on the descriptors of castle-p30.
 
-Beside it: bits that would differ if `transform` did without double precision, and what that costs.
+Also measured: how many bits would differ if `transform` did not recompute ambiguous bits in double
+precision, and the time that recomputing takes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.harness import arguments, interleaved, report, say
+from support.harness import arguments, interleaved, log, report
 from support.markdown import table
 
 from kdiffhash import BaseHasher, KernelLDAHash, LDAHash, load_pretrained
@@ -22,7 +23,7 @@ from kdiffhash.learn.encoder import Encoder
 
 
 class Float32(Encoder):
-    """Leaves ambiguous bits to chance: projections are as float32 gives them."""
+    """Encoder that does not recompute ambiguous bits in double precision."""
 
     def encode(self, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
         out = np.empty((len(X), n_bytes(len(self.directions))), np.uint8)
@@ -35,48 +36,51 @@ class Float32(Encoder):
 
 
 def compare(name: str, hasher: BaseHasher, rows: np.ndarray, path: Path) -> dict[str, object]:
+    """Count the bits in which the exported graph and `transform` differ."""
     import onnxruntime
 
     export(hasher, path)
     session = onnxruntime.InferenceSession(path)
-    parts = np.array_split(rows.astype(np.float32), 16)
-    found = np.concatenate([session.run(None, {"rows": part})[0] for part in parts])
+    chunks = np.array_split(rows.astype(np.float32), 16)
+    codes = np.concatenate([session.run(None, {"rows": chunk})[0] for chunk in chunks])
     encoder = hasher._encoder()
-    plain = Float32(encoder.preprocess, encoder.features, encoder.directions, encoder.thresholds)
+    float32 = Float32(encoder.preprocess, encoder.features, encoder.directions, encoder.thresholds)
     n_bits = len(rows) * hasher.n_bits_
-    unlike = int(np.bitwise_count(found ^ encoder.encode(rows)).sum())
-    by_chance = int(np.bitwise_count(found ^ plain.encode(rows)).sum())
+    differing = int(np.bitwise_count(codes ^ encoder.encode(rows)).sum())
+    float32_differing = int(np.bitwise_count(codes ^ float32.encode(rows)).sum())
     seconds = interleaved(
-        {"settled": lambda: encoder.encode(rows), "plain": lambda: plain.encode(rows)}, 7
+        {"exact": lambda: encoder.encode(rows), "float32": lambda: float32.encode(rows)}, 7
     )
     return {
         "model": name,
         "n_bits": hasher.n_bits_,
         "bits": n_bits,
-        "unlike": unlike,
-        "unlike_in_a_million": 1e6 * unlike / n_bits,
-        "float32_unlike_in_a_million": 1e6 * by_chance / n_bits,
-        "times_float32": seconds["settled"] / seconds["plain"],
+        "differing": differing,
+        "differing_per_million": 1e6 * differing / n_bits,
+        "float32_differing_per_million": 1e6 * float32_differing / n_bits,
+        "times_float32": seconds["exact"] / seconds["float32"],
     }
 
 
-def onnx_table(found: dict[str, Any]) -> str:
-    lines = []
-    for row in found["rows"]:
-        unlike, plain = row["unlike_in_a_million"], row["float32_unlike_in_a_million"]
-        time = f"{row['times_float32']:.2f} x" if plain != unlike else "-"  # linear: all the same
-        lines.append([row["model"], str(row["n_bits"]), f"**{unlike:.2g}**", f"{plain:.3g}", time])
+def onnx_table(result: dict[str, Any]) -> str:
+    rows = []
+    for row in result["rows"]:
+        exact, float32 = row["differing_per_million"], row["float32_differing_per_million"]
+        # Linear hashers recompute no bits.
+        time = f"{row['times_float32']:.2f}x" if float32 != exact else "-"
+        rows.append([row["model"], str(row["n_bits"]), f"**{exact:.2g}**", f"{float32:.3g}", time])
     note = (
-        "On the descriptors of castle-p30: bits in a million in which graph and `transform` "
-        "differ, how many it would be by float32 alone, and the time of `transform` beside that. "
+        "Bits per million in which the graph and `transform` differ on the descriptors of "
+        "castle-p30, with and without recomputing ambiguous bits, and the time of `transform` "
+        "relative to float32 only. "
         "(`python benchmarks/onnx_agreement.py`)"
     )
-    header = ["model", "bits", "differ, in a million", "by float32 alone", "time"]
-    return f"{note}\n\n{table(header, lines)}"
+    header = ["model", "bits", "differing bits per million", "with float32 only", "relative time"]
+    return f"{note}\n\n{table(header, rows)}"
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"onnx": onnx_table(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"onnx": onnx_table(result)}
 
 
 def main() -> None:
@@ -91,14 +95,14 @@ def main() -> None:
         "kernel LDA-hash, ridge 0.1": KernelLDAHash(512, ridge=0.1, **settings).fit(
             rows, scene.points
         ),
-        "model of the package": load_pretrained("sift"),
+        "pretrained model": load_pretrained("sift"),
     }
-    found = []
+    results = []
     with tempfile.TemporaryDirectory() as scratch:
         for name, hasher in models.items():
-            found.append(compare(name, hasher, rows, Path(scratch) / "model.onnx"))
-            say(found[-1])
-    report("onnx_agreement", {"rows": found}, options)
+            results.append(compare(name, hasher, rows, Path(scratch) / "model.onnx"))
+            log(results[-1])
+    report("onnx_agreement", {"rows": results}, options)
 
 
 if __name__ == "__main__":

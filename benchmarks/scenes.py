@@ -1,4 +1,7 @@
-"""SIFT of patches beside a plain OpenCV loop, the embedded set, a scene from photographs."""
+"""SIFT of patches relative to an OpenCV loop, the embedded set, and a scene from photographs.
+
+Photographs come from KDIFFHASH_PHOTOS, scenes from KDIFFHASH_SCENES.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from kdiffhash.datasets import Scene, build_scene, describe_patches, load_scene
 from kdiffhash.learn.preprocess import preprocess_rows
 
 
-def plain_loop(patches: np.ndarray) -> np.ndarray:
+def opencv_loop(patches: np.ndarray) -> np.ndarray:
+    """Compute SIFT of each patch in a Python loop."""
     import cv2
 
     sift, keypoint = cv2.SIFT_create(), cv2.KeyPoint(31.5, 31.5, 128 / 15, 0, 0, 257)
@@ -29,42 +33,45 @@ def plain_loop(patches: np.ndarray) -> np.ndarray:
 
 
 def measure_sift(repeats: int) -> list[dict]:
+    """Time `describe_patches`, and compare its descriptors with those stored in scenes."""
     scene = load_scene("brighton-beach")
     patches = np.asarray(scene.patches)
     times = interleaved(
-        {"plain": lambda: plain_loop(patches), "ours": lambda: describe_patches(patches)},
+        {"loop": lambda: opencv_loop(patches), "kdiffhash": lambda: describe_patches(patches)},
         repeats,
     )
     rows = [
         {
-            "what": "SIFT of patches",
+            "task": "SIFT of patches",
             "n": len(patches),
-            "plain_seconds": times["plain"],
-            "seconds": times["ours"],
-            "ratio_to_plain_loop": times["plain"] / times["ours"],
+            "loop_seconds": times["loop"],
+            "seconds": times["kdiffhash"],
+            "ratio_to_loop": times["loop"] / times["kdiffhash"],
         }
     ]
     for name in ("brighton-beach", "boruszyn", "castle-p30", "herz-jesus-p25"):
         scene = load_scene(name)
-        gap = np.abs(describe_patches(scene.patches).astype(int) - scene.descriptors)
+        difference = np.abs(describe_patches(scene.patches).astype(int) - scene.descriptors)
         rows.append(
             {
-                "what": "SIFT of a scene",
+                "task": "SIFT of a scene",
                 "scene": name,
                 "sheets": next(scene.path.glob("patches0000.*")).suffix[1:],
-                "equal_rows": float((gap == 0).all(axis=1).mean()),
-                "median_distance": float(np.median(np.linalg.norm(gap, axis=1))),
+                "equal_rows": float((difference == 0).all(axis=1).mean()),
+                "median_distance": float(np.median(np.linalg.norm(difference, axis=1))),
             }
         )
     return rows
 
 
 def euclidean(scene: Scene, pairs: np.ndarray, kind: str | None) -> np.ndarray:
+    """Return the Euclidean distances of pairs of descriptors."""
     rows = preprocess_rows(np.asarray(scene.descriptors), kind)
     return np.linalg.norm(rows[pairs[:, 0]] - rows[pairs[:, 1]], axis=1)
 
 
 def measure_views() -> list[dict]:
+    """Time the making of the embedded set, and measure error rates on it."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["KDIFFHASH_CACHE"] = folder
         start = time.perf_counter()
@@ -75,7 +82,7 @@ def measure_views() -> list[dict]:
             "n_points": len(np.unique(train.points)) + len(np.unique(test.points)),
             "seconds": seconds,
         }
-        rows = [{"what": "views", **sizes}]
+        rows = [{"task": "views", **sizes}]
         pairs, similar = train.draw_pairs(random_state=0)
         hasher = KernelLDAHash(256, preprocess="hellinger", random_state=0)
         hasher.fit_pairs(train.descriptors, pairs, similar)
@@ -89,7 +96,7 @@ def measure_views() -> list[dict]:
         }
         for method, (n_bits, values) in distances.items():
             curve = roc(values, similar)
-            row = {"what": "views", "method": method, "n_bits": n_bits}
+            row = {"task": "views", "method": method, "n_bits": n_bits}
             row |= {"fnr_at_1e-3": curve.fnr_at(1e-3), "fpr95": curve.fpr95}
             if values is not codes:
                 difference = bootstrap_difference(
@@ -108,24 +115,25 @@ def measure_views() -> list[dict]:
 
 
 def camera(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """K at half the size, rotation from world to camera, centre."""
+    """Return K at half the size, rotation from world to camera, and centre."""
     lines = [np.array(line.split(), float) for line in path.read_text().splitlines() if line]
     return np.diag([0.5, 0.5, 1]) @ np.array(lines[:3]), np.array(lines[4:7]).T, lines[7]
 
 
 def epipolar(scene: Scene, cameras: list, pairs: np.ndarray) -> np.ndarray:
-    """Pixels from the second place of a pair to the line that the first one gives."""
-    table = np.loadtxt(scene.path / "interest.txt")
-    out = []
+    """Return the distance of each pair's second point to the epipolar line of its first."""
+    keypoints = np.loadtxt(scene.path / "interest.txt")
+    distances = []
     for a, b in pairs:
-        (K, R, centre), (K2, R2, centre2) = (cameras[int(table[row, 0])] for row in (a, b))
-        ray = R.T @ np.linalg.solve(K, [*table[a, 1:3], 1])
+        (K, R, centre), (K2, R2, centre2) = (cameras[int(keypoints[row, 0])] for row in (a, b))
+        ray = R.T @ np.linalg.solve(K, [*keypoints[a, 1:3], 1])
         line = np.cross(K2 @ R2 @ (centre - centre2), K2 @ R2 @ (centre + ray - centre2))
-        out.append(abs(line @ [*table[b, 1:3], 1]) / np.hypot(line[0], line[1]))
-    return np.array(out)
+        distances.append(abs(line @ [*keypoints[b, 1:3], 1]) / np.hypot(line[0], line[1]))
+    return np.array(distances)
 
 
 def measure_build() -> list[dict]:
+    """Build a scene from photographs, and check its pairs against the published cameras."""
     photos = Path(os.environ["KDIFFHASH_PHOTOS"]) / "herz-jesus-p8"
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -136,7 +144,7 @@ def measure_build() -> list[dict]:
         cameras = [camera(path) for path in sorted(photos.glob("*.camera"))]
         distances = epipolar(scene, cameras, pairs[similar][:20_000])
         row = {
-            "what": "build",
+            "task": "build",
             "photos": photos.name,
             "photos_given": meta["photos_given"],
             "photos_placed": len(meta["photos"]),
@@ -151,47 +159,48 @@ def measure_build() -> list[dict]:
     return [row]
 
 
-def rows_about(found: dict[str, Any], what: str) -> list[dict[str, Any]]:
-    return [row for row in found["rows"] if row["what"] == what]
+def rows_of(result: dict[str, Any], task: str) -> list[dict[str, Any]]:
+    return [row for row in result["rows"] if row["task"] == task]
 
 
-def views_table(found: dict[str, Any]) -> str:
-    size, *methods = rows_about(found, "views")
+def views_table(result: dict[str, Any]) -> str:
+    size, *methods = rows_of(result, "views")
     rows = []
     for row in methods:
-        gap = "-"
+        difference = "-"
         if "codes_minus_this" in row:
-            gap = with_interval(*row["codes_minus_this"])
-        rows.append([row["method"], str(row["n_bits"]), rates(row), gap])
+            difference = with_interval(*row["codes_minus_this"])
+        rows.append([row["method"], str(row["n_bits"]), rates(row), difference])
     header = [
-        "on the test pictures",
+        "method",
         "bits",
         "FNR % at 0.1 % FPR (FPR95 %)",
-        "codes minus this, 95 %",
+        "FNR of the codes minus this, with 95 % confidence interval",
     ]
     note = (
         f"{size['n_patches']:,} patches of {size['n_points']:,} points, made in "
-        f"{size['seconds']:.0f} s on two cores. Learned from the training pictures; a million "
-        "negatives."
+        f"{size['seconds']:.0f} s on two cores. Trained on the training images, tested on the test "
+        "images with a million negatives."
     )
     return note + "\n\n" + table(header, rows)
 
 
-def build_text(found: dict[str, Any]) -> str:
-    (row,) = rows_about(found, "build")
+def build_text(result: dict[str, Any]) -> str:
+    (row,) = rows_of(result, "build")
     return (
         f"On the {row['photos_given']} photographs of `{row['photos']}`, 1536 pixels wide: "
-        f"{row['photos_placed']} placed, {row['n_points']:,} points, {row['n_patches']:,} patches, "
-        f"{100 * row['share_added']:.0f} % of them added by projection, in {row['seconds']:.0f} s "
-        f"on two cores. {100 * row['share_within_2_px']:.1f} % of its positive pairs lie within 2 "
-        "pixels of the epipolar lines of the published cameras. FPR95 of SIFT on it is "
-        f"{100 * row['sift_fpr95']:.1f} %. COLMAP's threads make these figures vary a little from "
-        "run to run. (`python benchmarks/scenes.py`)"
+        f"{row['photos_placed']} registered, {row['n_points']:,} points, "
+        f"{row['n_patches']:,} patches, {100 * row['share_added']:.0f} % of them added by "
+        f"projection, in {row['seconds']:.0f} s on two cores. "
+        f"{100 * row['share_within_2_px']:.1f} % of its positive pairs lie within 2 pixels of the "
+        "epipolar lines of the published cameras. FPR95 of SIFT on it is "
+        f"{100 * row['sift_fpr95']:.1f} %. COLMAP is multithreaded, so these figures vary a little "
+        "from run to run. (`python benchmarks/scenes.py`)"
     )
 
 
-def patches_table(found: dict[str, Any]) -> str:
-    (speed_row,) = rows_about(found, "SIFT of patches")
+def patches_table(result: dict[str, Any]) -> str:
+    (speed_row,) = rows_of(result, "SIFT of patches")
     rows = [
         [
             row["scene"],
@@ -199,21 +208,22 @@ def patches_table(found: dict[str, Any]) -> str:
             f"{100 * row['equal_rows']:.0f} %",
             f"{row['median_distance']:.1f}",
         ]
-        for row in rows_about(found, "SIFT of a scene")
+        for row in rows_of(result, "SIFT of a scene")
     ]
     note = (
-        f"`describe_patches` describes {speed_row['n']:,} patches on two cores "
-        f"{speed_row['ratio_to_plain_loop']:.2f} times as quickly as a plain loop over OpenCV."
+        f"On {speed_row['n']:,} patches and two cores, `describe_patches` has "
+        f"{speed_row['ratio_to_loop']:.2f} times the throughput of a Python loop over OpenCV. "
+        "(`python benchmarks/scenes.py`)"
     )
     header = ["scene", "sheets", "rows equal to `sift.npy`", "median distance (length 512)"]
     return note + "\n\n" + table(header, rows)
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
+def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
-        "views": views_table(found),
-        "build": build_text(found),
-        "patches": patches_table(found),
+        "views": views_table(result),
+        "build": build_text(result),
+        "patches": patches_table(result),
     }
 
 

@@ -1,8 +1,8 @@
-"""The sequential test on pairs of scenes that neither the hash nor the test has seen.
+"""Error rates, bits read and speed of sequential matching on held-out scenes.
 
-The hash (512 bits, refined) learns from caliterra. The test learns when to stop from two other
-scenes and is applied to a third, all three in turn; intervals of its rates come from how they
-differ between the two. Whole codes are compared at the same false-positive rate.
+The hasher (512 bits, refined) is trained on caliterra. `SequentialMatcher` is fitted on two other
+scenes and tested on a third, for all three. The confidence intervals of its rates come from the
+variation between the two scenes. Complete codes are compared at the same FPR.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from support.harness import arguments, interleaved, report, say
+from support.harness import arguments, interleaved, log, report
 from support.held_out import test_set
 from support.markdown import table
 
@@ -23,50 +23,51 @@ SCENES = ("herz-jesus-p25", "castle-p30", "boruszyn")
 RATES = (1e-3, 1e-2)
 
 
-def distances(codes: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def complete_distances(codes: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the Hamming distances of pairs of complete codes."""
     return hamming(codes[left], codes[right])
 
 
-def sequential_table(found: dict[str, Any]) -> str:
-    lines = []
-    for row in found["rows"]:
-        low, high = (100 * number for number in row["whole_fnr_interval"])
-        lines.append(
+def sequential_table(result: dict[str, Any]) -> str:
+    rows = []
+    for row in result["rows"]:
+        low, high = (100 * number for number in row["complete_fnr_interval"])
+        rows.append(
             [
                 row["test"],
                 f"{100 * row['wanted_fpr']:g} %",
                 f"{100 * row['fpr']:.2f} %",
                 f"{100 * row['fnr']:.1f} %",
-                f"{100 * row['whole_fnr_at_fpr']:.1f} % ({low:.1f} to {high:.1f})",
-                f"{row['bits_similar']:.0f}",
-                f"{row['bits_dissimilar']:.0f}",
+                f"{100 * row['complete_fnr_at_fpr']:.1f} % ({low:.1f} to {high:.1f})",
+                f"{row['bits_positive']:.0f}",
+                f"{row['bits_negative']:.0f}",
                 f"**{100 * row['share_read']:.0f} %**",
-                f"{row['times_as_fast']:.1f} x",
+                f"{row['speedup']:.1f}x",
             ]
         )
     note = (
-        f"Codes of {found['n_bits']} bits learned from {found['trained_on']}; when to stop is "
-        "learned from two scenes, and tested on a third. Whole codes are compared at the "
-        "false-positive rate that the sequential test had there, with 95 % intervals. The share of "
-        "bits read is that of as many similar pairs as others; time is that of decisions beside "
-        "that of distances of whole codes. (`python benchmarks/sequential_matching.py`)"
+        f"Codes of {result['n_bits']} bits, trained on {result['trained_on']}; the matcher is "
+        "fitted on two scenes and tested on a third. The FNR of complete codes is at the FPR that "
+        "the sequential test had, with 95 % confidence intervals. The share of bits read is for "
+        "equal numbers of positive and negative pairs. Speed is relative to computing the "
+        "distances of complete codes. (`python benchmarks/sequential_matching.py`)"
     )
     header = [
         "tested on",
         "wanted FPR",
         "FPR",
         "FNR",
-        "FNR of whole codes",
-        "bits read, similar",
-        "bits read, others",
-        "share of bits",
-        "times as fast",
+        "FNR of complete codes",
+        "bits read, positive pairs",
+        "bits read, negative pairs",
+        "share of bits read",
+        "relative speed",
     ]
-    return note + "\n\n" + table(header, lines)
+    return note + "\n\n" + table(header, rows)
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"sequential": sequential_table(found)}
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    return {"sequential": sequential_table(result)}
 
 
 def main() -> None:
@@ -83,48 +84,48 @@ def main() -> None:
         pairs = np.concatenate([tests[o]["pairs"] + s for o, s in zip(others, starts)])
         similar = np.concatenate([tests[other]["similar"] for other in others])
         groups = np.repeat(others, [len(tests[other]["pairs"]) for other in others])
-        learned = np.concatenate([codes[other] for other in others])
-        test, mine = tests[name], codes[name]
+        fit_codes = np.concatenate([codes[other] for other in others])
+        test, test_codes = tests[name], codes[name]
         left, right = test["pairs"].T
-        far = distances(mine, left, right)
+        distances = complete_distances(test_codes, left, right)
         for fpr in RATES:
-            matcher = SequentialMatcher(fpr).fit(learned, pairs, similar, groups=groups)
-            found = matcher.decide(mine, mine, test["pairs"])
+            matcher = SequentialMatcher(fpr).fit(fit_codes, pairs, similar, groups=groups)
+            decisions = matcher.decide(test_codes, test_codes, test["pairs"])
             times = interleaved(
                 {
-                    "sequential": partial(matcher.decide, mine, mine, test["pairs"]),
-                    "whole": partial(distances, mine, left, right),
+                    "sequential": partial(matcher.decide, test_codes, test_codes, test["pairs"]),
+                    "complete": partial(complete_distances, test_codes, left, right),
                 },
                 5,
             )
-            measured = float(found.similar[~test["similar"]].mean())
-            missed = float(1 - found.similar[test["similar"]].mean())
+            measured_fpr = float(decisions.similar[~test["similar"]].mean())
+            measured_fnr = float(1 - decisions.similar[test["similar"]].mean())
             at_rate = bootstrap(
-                lambda curve, rate=measured: curve.fnr_at(rate),
-                far,
+                lambda curve, rate=measured_fpr: curve.fnr_at(rate),
+                distances,
                 test["similar"],
                 test["objects"],
                 n_resamples=200,
                 random_state=0,
             )
-            bits = [float(found.bits_read[test["similar"] == kind].mean()) for kind in (1, 0)]
+            bits = [float(decisions.bits_read[test["similar"] == kind].mean()) for kind in (1, 0)]
             rows.append(
                 {
                     "test": name,
                     "wanted_fpr": fpr,
-                    "fpr": measured,
+                    "fpr": measured_fpr,
                     "fpr_interval": matcher.expected_.fpr_interval,
-                    "fnr": missed,
+                    "fnr": measured_fnr,
                     "fnr_interval": matcher.expected_.fnr_interval,
-                    "whole_fnr_at_fpr": at_rate.value,
-                    "whole_fnr_interval": [at_rate.low, at_rate.high],
-                    "bits_similar": bits[0],
-                    "bits_dissimilar": bits[1],
+                    "complete_fnr_at_fpr": at_rate.value,
+                    "complete_fnr_interval": [at_rate.low, at_rate.high],
+                    "bits_positive": bits[0],
+                    "bits_negative": bits[1],
                     "share_read": float(np.mean(bits)) / 512,
-                    "times_as_fast": times["whole"] / times["sequential"],
+                    "speedup": times["complete"] / times["sequential"],
                 }
             )
-            say(rows[-1])
+            log(rows[-1])
     report("sequential_matching", {"trained_on": TRAIN, "n_bits": 512, "rows": rows}, options)
 
 

@@ -1,7 +1,7 @@
-"""CPU seconds of a fresh process until it has done its first piece of work, and its memory.
+"""CPU seconds of a new process until its first result, and its peak memory.
 
-They are of a regular install, made from the wheel in an environment of its own: an editable
-install looks for changed C++ files on every import. Photographs come from KDIFFHASH_PHOTOS.
+Measured on a regular install of the wheel in a separate environment, because an editable install
+looks for changed C++ files on every import. Photographs come from KDIFFHASH_PHOTOS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from support.harness import arguments, report, say
+from support.harness import arguments, log, report
 
 ROOT = Path(__file__).parent.parent
 TARGETS = {
@@ -38,32 +38,32 @@ kdiffhash.load_pretrained().transform(rows)
 
 
 def install(folder: Path) -> Path:
-    """An environment with the wheel and what photographs need; the folder of its programs."""
+    """Install the wheel with its `vision` extra in a new environment; return its bin folder."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder]
     build += [f"-Cbuild-dir={folder / 'build'}", ROOT]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "env", with_pip=True)
-    programs = folder / "env" / "bin"
-    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    bin_folder = folder / "env" / "bin"
+    pip = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, f"{wheel}[vision]"], check=True)
-    return programs
+    return bin_folder
 
 
 def cost(command: list[Any], repeats: int) -> tuple[float, float]:
-    """Median CPU seconds of a command, user and system, and the most memory it had, in MB."""
+    """Return the median CPU seconds (user and system) and peak memory in MB of a command."""
     seconds, memory = [], []
     for repeat in range(repeats + 1):
         pid = os.posix_spawn(
             command[0],
-            [os.fspath(part) for part in command],
+            [os.fspath(argument) for argument in command],
             os.environ,
             file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
         )
         _, status, used = os.wait4(pid, 0)
         if status:
-            raise RuntimeError(f"{command} failed")
-        if repeat:  # the first run compiles Python files and fills the caches of the system
+            raise RuntimeError(f"{command} failed with status {status}")
+        if repeat:  # the first run compiles Python files and fills the system's caches
             seconds.append(used.ru_utime + used.ru_stime)
             memory.append(used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10))
     return statistics.median(seconds), statistics.median(memory)
@@ -74,18 +74,18 @@ def main() -> None:
     photos = sorted((Path(os.environ["KDIFFHASH_PHOTOS"]) / "herz-jesus-p8").rglob("*.jpg"))[:2]
     figures: dict[str, float] = {}
     with TemporaryDirectory() as folder:
-        programs = install(Path(folder))
-        python, command = programs / "python", programs / "kdiffhash"
+        bin_folder = install(Path(folder))
+        python, command = bin_folder / "python", bin_folder / "kdiffhash"
 
-        def measure(name: str, *line: Any) -> float:
-            say(name)
-            seconds, figures["rss_mb"] = cost([*line], options.repeats)
+        def measure(name: str, *arguments: Any) -> float:
+            log(name)
+            seconds, figures["rss_mb"] = cost([*arguments], options.repeats)
             return seconds
 
         model = ROOT / "src" / "kdiffhash" / "hashers" / "models" / "sift.safetensors"
-        alone = measure("numpy", python, "-c", "import numpy")
+        numpy_only = measure("numpy", python, "-c", "import numpy")
         both = measure("import_s", python, "-c", "import numpy, kdiffhash")
-        figures["import_s"] = both - alone
+        figures["import_s"] = both - numpy_only
         figures["info_s"] = measure("info_s", command, "info", model)
         match = [command, "match", *photos, "--size", "1600", "--jobs", "1"]
         figures["first_match_s"] = measure("first_match_s", *match)

@@ -1,9 +1,9 @@
-"""Write the tables of README.md and of the pages in docs from benchmarks/results/*.json.
+"""Write the tables in README.md and docs/*.md from the results stored in benchmarks/results.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of NAME -->`. The benchmark that wrote a
-result also makes its tables: its function `tables(result)` returns Markdown by NAME, or by
-PAGE:NAME where one page has a table of its own. With --check nothing is written; it fails where a
-table does not match the results.
+A table stands between `<!-- table: NAME -->` and `<!-- end of NAME -->`. The benchmark that stores
+a result also formats its tables: its function `tables(result)` returns Markdown by NAME, or by
+PAGE:NAME for a table that differs on one page. With --check no page is written, and the exit code
+is 1 if a page does not match the results.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end of \1 -->", re.DOTALL
 
 
 def all_tables() -> dict[str, str]:
-    """The tables of all benchmarks that have a result."""
-    found: dict[str, str] = {}
+    """Return the tables of all benchmarks that have a stored result."""
+    tables: dict[str, str] = {}
     for path in sorted(RESULTS.glob("*.json")):
         benchmark = import_module(path.stem)
         if hasattr(benchmark, "tables"):
-            found |= benchmark.tables(load(path.stem))
-    return found
+            tables |= benchmark.tables(load(path.stem))
+    return tables
 
 
 def main() -> None:
-    tables, used, stale = all_tables(), set(), []
+    tables, used, outdated = all_tables(), set(), []
     for page in PAGES:
         name = str(page.relative_to(ROOT))
 
         def block(match: re.Match[str], name: str = name) -> str:
             key = f"{name}:{match[1]}" if f"{name}:{match[1]}" in tables else match[1]
             if key not in tables:
-                sys.exit(f"{name} has a place for the table {key}, which no benchmark makes")
+                sys.exit(f"{name} has a place for table {key!r}, but no benchmark writes it")
             used.add(key)
             return f"<!-- table: {match[1]} -->\n{tables[key]}\n<!-- end of {match[1]} -->"
 
         old = page.read_text()
         text = BLOCK.sub(block, old)
         if text.count("<!-- table: ") != len(BLOCK.findall(text)):
-            sys.exit(f"{name} has a table without its end, <!-- end of NAME -->")
+            sys.exit(f"{name} has a table without its end mark, <!-- end of NAME -->")
         if text != old and "--check" in sys.argv:
-            stale.append(name)
+            outdated.append(name)
         elif text != old:
             page.write_text(text)
-            print(f"wrote the tables of {name}")
+            print(f"updated the tables in {name}")
     if tables.keys() - used:
         sys.exit(f"no page has a place for {', '.join(sorted(tables.keys() - used))}")
-    if stale:
-        sys.exit(f"{', '.join(stale)}: run python benchmarks/write_tables.py")
+    if outdated:
+        sys.exit(f"outdated tables in {', '.join(outdated)}: run python benchmarks/write_tables.py")
 
 
 if __name__ == "__main__":

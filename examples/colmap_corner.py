@@ -1,7 +1,7 @@
-"""From photographs to 3D points: COLMAP's features and mapper, with codes for the matching.
+"""Reconstruct a 3D scene with COLMAP's features and mapper, and codes for the matching.
 
-The photographs are made here: two pictures on walls that meet at a right angle, seen by a camera
-that walks past. Give a folder of your own to use real ones.
+The photographs are rendered: two images on walls that meet at a right angle, seen by a moving
+camera. Pass a folder of your own photographs as an argument to use those instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTH, HEIGHT, FOCAL = 800, 600, 700.0
 
 
 def make_photos(folder: Path, n: int = 7) -> None:
-    """Photographs of a corner; the walls are x = 0 and z = 0, each 3 wide and 2 high."""
+    """Render n images of a corner; the walls are x = 0 and z = 0, each 3 wide and 2 high."""
     walls = [cv2.cvtColor(im, cv2.COLOR_RGB2GRAY) for im in load_sample_images().images]
     to_wall = np.diag([3 / walls[0].shape[1], 2 / walls[0].shape[0], 1])
     k = np.array([[FOCAL, 0, WIDTH / 2], [0, FOCAL, HEIGHT / 2], [0, 0, 1]])
@@ -39,9 +39,9 @@ def make_photos(folder: Path, n: int = 7) -> None:
             along[axis, 0] = along[1, 1] = 1
             along[:, 2] = -centre
             h = k @ rotation @ along @ to_wall
-            seen = cv2.warpPerspective(np.full_like(wall, 255), h, (WIDTH, HEIGHT))
-            drawn = cv2.warpPerspective(wall, h, (WIDTH, HEIGHT))
-            image = np.where(seen > 127, drawn, image)
+            mask = cv2.warpPerspective(np.full_like(wall, 255), h, (WIDTH, HEIGHT))
+            warped = cv2.warpPerspective(wall, h, (WIDTH, HEIGHT))
+            image = np.where(mask > 127, warped, image)
         cv2.imwrite(str(folder / f"{i}.png"), image)
 
 
@@ -55,14 +55,15 @@ with tempfile.TemporaryDirectory() as scratch:
     mode = pycolmap.CameraMode.SINGLE
     pycolmap.extract_features(database, photos, camera_mode=mode, device=pycolmap.Device.cpu)
 
-    # This is all that differs; `kdiffhash colmap match DATABASE` does the same.
-    pictures = read_images(database, load_pretrained("rootsift", n_bits=256))
-    write_matches(database, verify_pairs(match_images(pictures)))
+    # These two lines replace COLMAP's matcher; `kdiffhash colmap match DATABASE` does the same.
+    images = read_images(database, load_pretrained("rootsift", n_bits=256))
+    write_matches(database, verify_pairs(match_images(images)))
 
-    scenes = pycolmap.incremental_mapping(database, photos, Path(scratch))
-    scene = max(scenes.values(), key=lambda one: one.num_reg_images())
-    print(f"{scene.num_reg_images()} of {len(pictures)} photographs registered")
-    print(f"{scene.num_points3D()} points, off by {scene.compute_mean_reprojection_error():.2f} px")
-    points = np.array([point.xyz for point in scene.points3D.values()])
-    cameras = np.array([image.projection_center() for image in scene.images.values()])
+    models = pycolmap.incremental_mapping(database, photos, Path(scratch))
+    model = max(models.values(), key=lambda model: model.num_reg_images())
+    error = model.compute_mean_reprojection_error()
+    print(f"{model.num_reg_images()} of {len(images)} photographs registered")
+    print(f"{model.num_points3D()} points, mean reprojection error {error:.2f} px")
+    points = np.array([point.xyz for point in model.points3D.values()])
+    cameras = np.array([image.projection_center() for image in model.images.values()])
     np.savez("scene.npz", points=points, cameras=cameras)

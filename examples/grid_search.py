@@ -1,4 +1,4 @@
-"""Choose parameters by cross-validation over objects: none is both learned from and tested on."""
+"""Choose parameters by cross-validation, with all rows of an object in the same fold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from kdiffhash import KernelLDAHash
 
-# 300 objects, each seen six times; half of the features are noise.
+# 300 objects with six rows each; half of the features are noise.
 rng = np.random.default_rng(0)
 y = np.repeat(np.arange(300), 6)
 X = rng.normal(size=(300, 20))[y] * (np.arange(20) < 10) + 0.5 * rng.normal(size=(1800, 20))
@@ -19,5 +19,5 @@ search = GridSearchCV(
 )
 search.fit(X, y, groups=y)
 for params, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"]):
-    print(f"{params}: {score:.1%} of similar pairs found at 1 % false positives")
+    print(f"{params}: recall {score:.1%} at 1 % FPR")
 print("best:", search.best_params_)

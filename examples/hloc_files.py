@@ -1,4 +1,4 @@
-"""hloc's features encoded, matched, and read back as hloc reads them."""
+"""Encode and match a features file of hloc, and read the matches as hloc does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kdiffhash.vision.hloc import encode_features, match_features
 
 photo = cv2.cvtColor(load_sample_image("china.jpg"), cv2.COLOR_RGB2GRAY)
 images = {"db/1.jpg": photo, "db/2.jpg": cv2.flip(photo[:, 100:], 0), "query/3.jpg": photo[50:350]}
-with h5py.File("features.h5", "w") as file:  # what hloc's extract_features writes
+with h5py.File("features.h5", "w") as file:  # as hloc's extract_features writes it
     for name, image in images.items():
-        keypoints, rows = cv2.SIFT_create().detectAndCompute(image, None)
+        keypoints, sift = cv2.SIFT_create().detectAndCompute(image, None)
         group = file.create_group(name)
         group["keypoints"] = np.array([point.pt for point in keypoints], np.float32)
-        group["descriptors"] = np.sqrt(rows / rows.sum(axis=1, keepdims=True)).T  # RootSIFT, (d, n)
+        group["descriptors"] = np.sqrt(sift / sift.sum(axis=1, keepdims=True)).T  # RootSIFT, (d, n)
         group["image_size"] = np.array(image.shape[::-1])
 
 model = load_pretrained("rootsift", n_bits=256)
@@ -31,4 +31,4 @@ for (a, b), n in match_features("codes.h5", "matches.h5", model).items():
     print(f"{a} and {b}: {n} matches")
 with h5py.File("matches.h5") as file:
     matches = file["db-1.jpg/query-3.jpg/matches0"][()]
-    print(f"{(matches >= 0).sum()} keypoints of the first have one, as hloc reads it")
+    print(f"{(matches >= 0).sum()} keypoints of db/1.jpg have a match in query/3.jpg")

@@ -1,4 +1,4 @@
-"""Match two photographs with codes in place of SIFT's numbers, and draw what was found."""
+"""Match two photographs by codes in place of SIFT descriptors, and draw the matches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sklearn.datasets import load_sample_image
 from kdiffhash import HashedSIFT
 from kdiffhash.vision import draw_matches, match_photos, read_photo, write_image
 
-# A photograph, and the same from somewhere else, later in the day.
+# A photograph, and the same one from another viewpoint and in other light.
 photo = cv2.cvtColor(load_sample_image("china.jpg"), cv2.COLOR_RGB2GRAY)
 height, width = photo.shape
 corners = np.float32([[0, 0], [width, 0], [width, height], [0, height]])
@@ -22,9 +22,10 @@ cv2.imwrite("b.png", (255 * (other / 255.0) ** 1.6).astype(np.uint8))
 features = HashedSIFT(n_bits=256)
 a, b = read_photo("a.png", features), read_photo("b.png", features)
 matches = match_photos(a, b, geometry="homography")
-there = cv2.perspectiveTransform(matches.left[:, None], truth)[:, 0]
-right = np.linalg.norm(there - matches.right, axis=1) < 3
+expected = cv2.perspectiveTransform(matches.left[:, None], truth)[:, 0]
+correct = np.linalg.norm(expected - matches.right, axis=1) < 3
+n, n_inliers = len(correct), matches.inliers.sum()
 print(f"{len(a.codes)} and {len(b.codes)} keypoints, {a.codes.shape[1]} bytes each")
-print(f"{len(right)} matches, {right.mean():.0%} of them right; {matches.inliers.sum()} agree")
-text = f"{matches.inliers.sum()} of {len(right)} matches agree with one homography"
-write_image(draw_matches(a.image, b.image, matches, text), "matches.jpg")
+print(f"{n} matches, {correct.mean():.0%} correct; {n_inliers} inliers")
+caption = f"{n} matches, {n_inliers} inliers of one homography"
+write_image(draw_matches(a.image, b.image, matches, caption), "matches.jpg")

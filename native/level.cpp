@@ -1,4 +1,4 @@
-// The loops of one instruction set, in the table that the module calls them by.
+// The table of function pointers through which the module calls the loops of one instruction set.
 
 #include "planes.h"
 

@@ -1,4 +1,4 @@
-// What the module calls, compiled once for each instruction set. Shapes are checked before.
+// The functions that the module calls, compiled once for each instruction set. The module has checked all shapes.
 #pragma once
 
 #include "simd.h"
@@ -8,8 +8,8 @@
 struct Codes {
   const uint64_t* blocks;  // [block of 8 codes][word][code], zeros beyond the last code
   int64_t n_words;
-  const uint8_t* kept;  // a bit for each row that counts, lowest first; null if all do
-  int64_t first, last;  // rows to look at; `first` begins a block
+  const uint8_t* kept;  // one bit per row, lowest first, set for rows that are searched; null for all rows
+  int64_t first, last;  // rows to scan; `first` is the first row of a block
 };
 
 struct Queries {
@@ -17,30 +17,32 @@ struct Queries {
   int64_t n;
 };
 
-struct Place {  // where a range search goes on when its room is full
+struct Position {  // where to resume a range search that stopped because its buffers were full
   int64_t row, query;
 };
 
-struct Hits {  // rows within the limits of queries
+struct Hits {  // results of a range search
   int64_t* queries;
   int64_t* rows;
   int32_t* distances;
-  int64_t room, size;
+  int64_t capacity, size;
 };
 
-enum class Way { lanes, slices };
+enum class Kernel { lanes, slices };
 
-struct Tables {  // lookup tables of multi-index hashing, one for each part of a code
-  int64_t n_parts;
-  const int64_t *begins, *widths, *firsts;  // bits of a part; where its table begins in `starts`
-  const uint32_t* starts;
-  const uint32_t* rows;  // [part][place]
+struct Tables {  // lookup tables of multi-index hashing, one for each substring of a code
+  int64_t n_substrings;
+  const int64_t *begins, *widths;  // first bit and number of bits of each substring
+  const int64_t* firsts;           // where the table of each substring begins in `starts`
+  const uint32_t* starts;          // where the rows of each value begin in `rows`
+  const uint32_t* rows;            // [substring][entry]
   int64_t n_rows;
 };
 
-struct Flips {  // bits to flip in each part
-  const uint32_t* values;
-  const int64_t *firsts, *counts, *most;
+struct Flips {  // bits to flip in each substring of a query
+  const uint32_t* masks;
+  const int64_t *firsts, *counts;  // the masks of each substring
+  const int64_t* radii;            // the most bits that are flipped in each substring
 };
 
 // ---- learning -----------------------------------------------------------------------------------
@@ -51,89 +53,91 @@ struct Directions {
   int64_t n_bits;
 };
 
-struct Members {  // of pairs
+struct Members {  // row numbers of both members of pairs
   const int32_t *left, *right;
   int64_t n;
 };
 
-struct Cut {
-  int64_t place, positives, negatives;  // rank below which it lies; pairs that it separates
+struct Threshold {
+  int64_t rank;                  // the threshold lies between the values of this rank and the next
+  int64_t positives, negatives;  // pairs that it separates
 };
 
-constexpr int64_t BLOCK = 8;          // codes of a block
-constexpr int64_t GRAM_BLOCK = 1024;  // pairs of a block of a Gram matrix
-constexpr int GRAM_PANEL = 16;        // columns of a panel of a Gram matrix
+constexpr int64_t BLOCK = 8;          // codes per block
+constexpr int64_t GRAM_BLOCK = 1024;  // pairs that are added to a Gram matrix at a time
+constexpr int GRAM_PANEL = 16;        // columns per panel of a Gram matrix
 
 namespace {
-constexpr int64_t PANEL = 2 * FLOATS;  // columns of a panel of a product
+constexpr int64_t PANEL = 2 * FLOATS;  // columns per panel of a product
 }
 
-// Every function of the loops: its result, its name and its arguments.
-#define FOR_ALL_LOOPS(LOOP)                                                                                           \
-  LOOP(void, nearest,                                                                                                 \
-       (const Codes&, const Queries&, int64_t k, Way, int64_t* limits, int32_t* distances, int64_t* rows,             \
-        int64_t* sizes))                                                                                              \
-  LOOP(Place, within, (const Codes&, const Queries&, Way, const int64_t* limits, Place, Hits&))                       \
-  LOOP(void, merge_nearest,                                                                                           \
-       (int64_t n, int64_t k, const int32_t* const distances[2], const int64_t* const ids[2],                         \
-        const int64_t* const sizes[2], int32_t*, int64_t*, int64_t*))                                                 \
-  LOOP(void, match,                                                                                                   \
-       (const Codes&, const Queries&, int64_t* limits, const int64_t* limit_of, int64_t* best, int64_t* second,       \
-        int64_t* rows))                                                                                               \
-  LOOP(void, part_values, (const Codes&, const int64_t* rows, int64_t n, int64_t begin, int64_t width, int64_t*))     \
-  LOOP(void, list_rows, (const Codes&, int64_t begin, int64_t width, uint32_t* starts, uint32_t* rows))               \
-  LOOP(int64_t, look_up,                                                                                              \
-       (const Codes&, const Tables&, const Flips&, int64_t radius, const Queries&, const int64_t* after,              \
-        int64_t first, Hits&))                                                                                        \
-  LOOP(void, weight_differing,                                                                                        \
-       (const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words, int64_t n_bits,       \
-        float* out))                                                                                                  \
-  LOOP(void, decide,                                                                                                  \
-       (const uint32_t* a, const uint32_t* b, const int64_t* left, const int64_t* right, int64_t n, int64_t n_parts,  \
-        const int32_t* accept, const int32_t* reject, bool*, uint16_t*))                                              \
-  LOOP(void, multiply,                                                                                                \
-       (const float* a, int64_t a_stride, int64_t n_rows, const float* panels, int64_t n_panels, int64_t depth,       \
-        float* out))                                                                                                  \
-  LOOP(void, squared_norms, (const float* rows, int64_t stride, int64_t n_rows, int64_t width, float* out))           \
-  LOOP(void, exp2_of_expanded_square,                                                                                 \
-       (float*, int64_t stride, int64_t n_rows, int64_t width, const float* row_terms, const float* column_terms))    \
-  LOOP(void, pack_above,                                                                                              \
-       (const float*, int64_t stride, int64_t n_rows, const float* thresholds, int64_t n_bits, uint8_t* codes))       \
-  LOOP(int64_t, recompute_sums,                                                                                       \
-       (float* projections, int64_t stride, int64_t n_rows, const float* features, int64_t n_features,                \
-        int64_t features_stride, const Directions&, const float* near, const float* very_near, bool* ambiguous))      \
-  LOOP(void, recompute_rows,                                                                                          \
-       (float* projections, int64_t stride, const int64_t* places, int64_t n, const double* features,                 \
-        int64_t n_features, const Directions&, const float*))                                                         \
-  LOOP(void, gaussians,                                                                                               \
-       (const double* rows, int64_t n_rows, const double* basis, int64_t n_basis, int64_t width, double factor,       \
-        double* out))                                                                                                 \
-  LOOP(void, add_gram,                                                                                                \
-       (const int16_t* features, int64_t width, const int64_t* left, const int64_t* right, int64_t n_pairs, int sign, \
-        int shift, int64_t* out))                                                                                     \
-  LOOP(int64_t, rank, (const float* values, int64_t n, int32_t* ranks, float* distinct))                              \
-  LOOP(Cut, best_cut,                                                                                                 \
-       (const int32_t* ranks, const float* distinct, int64_t n_distinct, const Members&, const Members&,              \
-        double positive_weight, double negative_weight))                                                              \
-  LOOP(double, best_weighted_cut,                                                                                     \
-       (const int32_t* ranks, int64_t n_distinct, const Members&, const double* weights, int64_t* cut))               \
-  LOOP(void, soft_bits,                                                                                               \
-       (const float*, int64_t n_rows, int64_t n_bits, const float* thresholds, float factor, float* out))             \
-  LOOP(void, hide_same, (float* similarity, int64_t n_rows, int64_t n, int64_t first, const int64_t* labels))         \
-  LOOP(void, find_largest, (const float*, int64_t n_rows, int64_t n, int32_t* where, float* value))                   \
-  LOOP(void, add_partners,                                                                                            \
-       (const float* soft, int64_t n, int64_t n_bits, int64_t low, int64_t high, int64_t first, int64_t n_rows,       \
-        float* out))                                                                                                  \
-  LOOP(void, add_gradient,                                                                                            \
-       (const float* soft, int64_t n, int64_t n_bits, const int32_t* nearest, const float* slopes,                    \
-        const int64_t* prefixes, int64_t n_prefixes, int64_t low, int64_t high, float* out))                          \
-  LOOP(void, adam_step,                                                                                               \
-       (float* values, const float* gradient, float* mean, float* square, int64_t n, float size, float scale))
+// Every function of the loops: return type, name and parameters.
+#define FOR_ALL_LOOPS(LOOP)                                                                                            \
+  LOOP(void, nearest,                                                                                                  \
+       (const Codes&, const Queries&, int64_t k, Kernel, int64_t* bounds, int32_t* distances, int64_t* rows,           \
+        int64_t* sizes))                                                                                               \
+  LOOP(Position, range_search, (const Codes&, const Queries&, Kernel, const int64_t* bounds, Position, Hits&))         \
+  LOOP(void, merge_nearest,                                                                                            \
+       (int64_t n, int64_t k, const int32_t* const distances[2], const int64_t* const ids[2],                          \
+        const int64_t* const sizes[2], int32_t*, int64_t*, int64_t*))                                                  \
+  LOOP(void, match,                                                                                                    \
+       (const Codes&, const Queries&, int64_t* bounds, const int64_t* bound_of, int64_t* best, int64_t* second,        \
+        int64_t* rows))                                                                                                \
+  LOOP(void, substring_values, (const Codes&, const int64_t* rows, int64_t n, int64_t begin, int64_t width, int64_t*)) \
+  LOOP(void, build_table, (const Codes&, int64_t begin, int64_t width, uint32_t* starts, uint32_t* rows))              \
+  LOOP(int64_t, look_up,                                                                                               \
+       (const Codes&, const Tables&, const Flips&, int64_t radius, const Queries&, const int64_t* after,               \
+        int64_t first, Hits&))                                                                                         \
+  LOOP(void, weighted_distances,                                                                                       \
+       (const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words, int64_t n_bits,        \
+        float* out))                                                                                                   \
+  LOOP(void, decide,                                                                                                   \
+       (const uint32_t* a, const uint32_t* b, const int64_t* left, const int64_t* right, int64_t n, int64_t n_words,   \
+        const int32_t* accept, const int32_t* reject, bool*, uint16_t*))                                               \
+  LOOP(void, multiply,                                                                                                 \
+       (const float* a, int64_t a_stride, int64_t n_rows, const float* panels, int64_t n_panels, int64_t depth,        \
+        float* out))                                                                                                   \
+  LOOP(void, squared_norms, (const float* rows, int64_t stride, int64_t n_rows, int64_t width, float* out))            \
+  LOOP(void, exp2_of_expanded_square,                                                                                  \
+       (float*, int64_t stride, int64_t n_rows, int64_t width, const float* row_terms, const float* column_terms))     \
+  LOOP(void, pack_above,                                                                                               \
+       (const float*, int64_t stride, int64_t n_rows, const float* thresholds, int64_t n_bits, uint8_t* codes))        \
+  LOOP(int64_t, recompute_sums,                                                                                        \
+       (float* projections, int64_t stride, int64_t n_rows, const float* features, int64_t n_features,                 \
+        int64_t features_stride, const Directions&, const float* sum_bound, const float* feature_bound,                \
+        bool* ambiguous))                                                                                              \
+  LOOP(void, recompute_rows,                                                                                           \
+       (float* projections, int64_t stride, const int64_t* rows, int64_t n, const double* features,                    \
+        int64_t n_features, const Directions&, const float*))                                                          \
+  LOOP(void, gaussians,                                                                                                \
+       (const double* rows, int64_t n_rows, const double* basis, int64_t n_basis, int64_t width, double factor,        \
+        double* out))                                                                                                  \
+  LOOP(void, add_gram,                                                                                                 \
+       (const int16_t* features, int64_t width, const int64_t* left, const int64_t* right, int64_t n_pairs, int sign,  \
+        int shift, int64_t* out))                                                                                      \
+  LOOP(int64_t, rank, (const float* values, int64_t n, int32_t* ranks, float* distinct))                               \
+  LOOP(Threshold, best_threshold,                                                                                      \
+       (const int32_t* ranks, const float* distinct, int64_t n_distinct, const Members&, const Members&,               \
+        double positive_weight, double negative_weight))                                                               \
+  LOOP(double, best_weighted_threshold,                                                                                \
+       (const int32_t* ranks, int64_t n_distinct, const Members&, const double* weights, int64_t* rank))               \
+  LOOP(void, soft_bits,                                                                                                \
+       (const float*, int64_t n_rows, int64_t n_bits, const float* thresholds, float factor, float* out))              \
+  LOOP(void, mask_same_label, (float* similarity, int64_t n_rows, int64_t n, int64_t first, const int64_t* labels))    \
+  LOOP(void, find_largest, (const float*, int64_t n_rows, int64_t n, int32_t* where, float* value))                    \
+  LOOP(void, add_partner_similarity,                                                                                   \
+       (const float* soft, int64_t n, int64_t n_bits, int64_t low, int64_t high, int64_t first, int64_t n_rows,        \
+        float* out))                                                                                                   \
+  LOOP(void, add_gradient,                                                                                             \
+       (const float* soft, int64_t n, int64_t n_bits, const int32_t* nearest, const float* slopes,                     \
+        const int64_t* prefixes, int64_t n_prefixes, int64_t low, int64_t high, float* out))                           \
+  LOOP(void, adam_step,                                                                                                \
+       (float* values, const float* gradient, float* mean, float* square, int64_t n, float step, float scale))
 
 struct Loops {
   const char* name;
-  int panel;       // columns of a panel of a product
-  int64_t margin;  // hits that one step of a range search can have, at most
+  int panel;                  // columns per panel of a product
+  int64_t max_hits_per_step;  // capacity that one step of a range search needs
 #define MEMBER(result, name, arguments) result(*name) arguments;
   FOR_ALL_LOOPS(MEMBER)
 #undef MEMBER

@@ -1,27 +1,27 @@
-// The nearest code of each query, and whether another one is nearly as near.
+// The nearest code of each query, and whether the second nearest passes a ratio test.
 //
-// For a ratio test it does not matter how far the second nearest is, only whether it is too near. So what is
-// farther than the nearest code by the ratio is not looked at; and once another is too near, only what is nearer
-// than both can still pass. With such limits counting stops early; see planes.h.
+// The ratio test does not need the distance of the second nearest code, only whether it is too close. So a code that
+// is farther than the nearest one by the ratio can be skipped; and once the test has failed, only a code nearer than
+// the nearest so far can make it pass. With such bounds, counting stops early (see planes.h).
 
 #include "planes.h"
 
 namespace {
 
-constexpr int64_t SAMPLE = 16;  // rows that every query is compared with beforehand
+constexpr int64_t SAMPLE = 16;  // rows that every query is compared with in advance
 
-// Lowers the limits by what a few rows tell, so that not all rows of the first slab are hits.
-void lower(const Codes& codes, const Queries& queries, int64_t* limits, const int64_t* limit_of) {
-  const int64_t step = most(int64_t(1), codes.last / SAMPLE), nothing = 64 * codes.n_words + 2;
+// Lowers the bounds with the distances of a few rows, so that not every row of the first slab is a candidate.
+void lower_bounds(const Codes& codes, const Queries& queries, int64_t* bounds, const int64_t* bound_of) {
+  const int64_t step = max(int64_t(1), codes.last / SAMPLE), no_distance = 64 * codes.n_words + 2;
   for (int64_t q = 0; q < queries.n; ++q) {
-    int64_t best = nothing, second = nothing;
+    int64_t best = no_distance, second = no_distance;
     for (int64_t row = 0; row < codes.last; row += step) {
       const int64_t d = distance(codes, row, queries.words + q * codes.n_words);
-      second = least(second, most(d, best));
-      best = least(best, d);
+      second = min(second, max(d, best));
+      best = min(best, d);
     }
-    // The nearest row is still to be found, and so is the second nearest if it matters.
-    limits[q] = least(least(limits[q], most(limit_of[best], best + 1)), second + 1);
+    // Both rows must still be found by the scan: the nearest, and the second nearest if it can fail the test.
+    bounds[q] = min(min(bounds[q], max(bound_of[best], best + 1)), second + 1);
   }
 }
 
@@ -29,9 +29,9 @@ void lower(const Codes& codes, const Queries& queries, int64_t* limits, const in
 
 namespace LEVEL {
 
-void match(const Codes& codes, const Queries& queries, int64_t* limits, const int64_t* limit_of, int64_t* best,
+void match(const Codes& codes, const Queries& queries, int64_t* bounds, const int64_t* bound_of, int64_t* best,
            int64_t* second, int64_t* rows) {
-  lower(codes, queries, limits, limit_of);
+  lower_bounds(codes, queries, bounds, bound_of);
   with_counting(codes, queries, [&](auto& counting) {
     const auto offer = [&](int64_t q, int64_t row) {
       if (row >= codes.last) return;
@@ -40,13 +40,13 @@ void match(const Codes& codes, const Queries& queries, int64_t* limits, const in
         second[q] = best[q], best[q] = d, rows[q] = row;
       else if (d < second[q])
         second[q] = d;
-      const bool is_clear = second[q] >= limit_of[best[q]];
-      limits[q] = least(limits[q], is_clear ? limit_of[best[q]] : best[q]);
+      const bool passes = second[q] >= bound_of[best[q]];
+      bounds[q] = min(bounds[q], passes ? bound_of[best[q]] : best[q]);
     };
     for (int64_t base = 0; base < codes.last; base += SLAB) {
-      counting.turn(base);
+      counting.load_slab(base);
       for (int64_t first = 0; first < queries.n; first += GROUP)
-        counting.find(base, first, least(GROUP, queries.n - first), limits, offer);
+        counting.find_candidates(base, first, min(GROUP, queries.n - first), bounds, offer);
     }
   });
 }

@@ -1,50 +1,50 @@
-// The k nearest codes of each query, or all within its limit; exact, equal distances by the lower row.
+// The k nearest codes of each query, or all codes below its bound. Exact; at equal distance the lower row comes first.
 //
-// There are two ways with the same results: `by_lanes` for few queries reads memory as fast as it comes,
-// `by_slices` for many turns a slab of codes into planes that all queries share.
+// Two kernels give the same results. `by_lanes`, for few queries, is limited only by memory bandwidth. `by_slices`, for
+// many queries, transposes a slab of codes into bit planes that all queries share.
 
 #include "planes.h"
 
 namespace {
 
-// The nearest rows so far. Rows come in rising order, so of equal distances the first ones stay.
+// The nearest rows so far. Rows are offered in ascending order, so among equal distances the first ones are kept.
 class Nearest {
  public:
-  Nearest(int64_t n_queries, int64_t n_words, int64_t k, int64_t* limits)
-      : limits(limits),
+  Nearest(int64_t n_queries, int64_t n_words, int64_t k, int64_t* bounds)
+      : bounds(bounds),
         k_(k),
         n_distances_(64 * n_words + 2),
-        room_(2 * k + 64),
+        capacity_(2 * k + 64),
         below_(n_queries),
         sizes_(n_queries),
         counts_(n_queries * n_distances_),
-        hits_(n_queries * room_) {}
+        hits_(n_queries * capacity_) {}
 
   bool is_full() const { return false; }
 
   void offer(int64_t q, int distance, int64_t row) {
-    if (distance >= limits[q]) return;
-    if (sizes_[q] == room_) drop_far(q);
-    hits_[q * room_ + sizes_[q]++] = {distance, row};
+    if (distance >= bounds[q]) return;
+    if (sizes_[q] == capacity_) drop_superseded(q);
+    hits_[q * capacity_ + sizes_[q]++] = {distance, row};
     ++counts_[q * n_distances_ + distance];
     ++below_[q];
-    while (below_[q] >= k_) below_[q] -= counts_[q * n_distances_ + --limits[q]];
+    while (below_[q] >= k_) below_[q] -= counts_[q * n_distances_ + --bounds[q]];
   }
 
-  // Writes the k nearest by distance, then row; how many there are.
+  // Writes the k nearest rows, ordered by distance, then row, and returns their number.
   int64_t write(int64_t q, int32_t* distances, int64_t* rows) const {
-    Array<int64_t> places(n_distances_ + 1);
-    const Hit* hits = hits_ + q * room_;
-    for (int64_t i = 0; i < sizes_[q]; ++i) ++places[hits[i].distance + 1];
-    for (int64_t d = 1; d < n_distances_; ++d) places[d] += places[d - 1];
+    Array<int64_t> offsets(n_distances_ + 1);
+    const Hit* hits = hits_ + q * capacity_;
+    for (int64_t i = 0; i < sizes_[q]; ++i) ++offsets[hits[i].distance + 1];
+    for (int64_t d = 1; d < n_distances_; ++d) offsets[d] += offsets[d - 1];
     for (int64_t i = 0; i < sizes_[q]; ++i) {
-      const int64_t place = places[hits[i].distance]++;
-      if (place < k_) distances[place] = hits[i].distance, rows[place] = hits[i].row;
+      const int64_t at = offsets[hits[i].distance]++;
+      if (at < k_) distances[at] = hits[i].distance, rows[at] = hits[i].row;
     }
-    return least(sizes_[q], k_);
+    return min(sizes_[q], k_);
   }
 
-  int64_t* limits;  // of each query: only what is closer counts
+  int64_t* bounds;  // by query: only rows below the bound are accepted
 
  private:
   struct Hit {
@@ -52,125 +52,126 @@ class Nearest {
     int64_t row;
   };
 
-  void drop_far(int64_t q) {  // what has come to lie above the limit
+  // Drops hits that have been superseded: those above the bound, and all but the first ties at the bound.
+  void drop_superseded(int64_t q) {
     int64_t ties = k_ - below_[q], size = 0;
-    Hit* hits = hits_ + q * room_;
+    Hit* hits = hits_ + q * capacity_;
     for (int64_t i = 0; i < sizes_[q]; ++i) {
-      const bool tie = hits[i].distance == limits[q];
-      if (hits[i].distance < limits[q] || (tie && ties-- > 0)) hits[size++] = hits[i];
+      const bool tie = hits[i].distance == bounds[q];
+      if (hits[i].distance < bounds[q] || (tie && ties-- > 0)) hits[size++] = hits[i];
     }
     sizes_[q] = size;
   }
 
-  const int64_t k_, n_distances_, room_;
-  Array<int64_t> below_;  // rows closer than the limit, less than k
+  const int64_t k_, n_distances_, capacity_;
+  Array<int64_t> below_;  // number of rows below the bound, always less than k
   Array<int64_t> sizes_;
-  Array<int32_t> counts_;  // rows at each distance
+  Array<int32_t> counts_;  // number of rows at each distance
   Array<Hit> hits_;
 };
 
-// All rows within the limits.
-class Within {
+// All rows below the bounds.
+class BelowBound {
  public:
-  Within(const int64_t* limits, Hits& hits) : limits(limits), hits_(hits) {}
+  BelowBound(const int64_t* bounds, Hits& hits) : bounds(bounds), hits_(hits) {}
 
-  bool is_full() const { return hits_.room - hits_.size < SLAB * GROUP; }
+  bool is_full() const { return hits_.capacity - hits_.size < SLAB * GROUP; }
 
   void offer(int64_t q, int distance, int64_t row) {
-    if (distance >= limits[q]) return;
+    if (distance >= bounds[q]) return;
     hits_.queries[hits_.size] = q;
     hits_.rows[hits_.size] = row;
     hits_.distances[hits_.size++] = distance;
   }
 
-  const int64_t* limits;
+  const int64_t* bounds;
 
  private:
   Hits& hits_;
 };
 
-// ---- few queries: eight codes of a block, one in each lane ----------------------------------------
+// ---- few queries: the codes of a block in parallel, one per lane --------------------------------
 
-constexpr int64_t TILE = 16384;  // bytes of codes that one query after the other is compared with
-constexpr int AHEAD = 8192;      // bytes ahead of which memory is asked for
+constexpr int64_t TILE = 16384;  // bytes of codes that all queries are compared with before the next ones are read
+constexpr int PREFETCH = 8192;   // bytes to prefetch ahead
 
-// W words of a code; 0: any number.
-template <int W, class Found>
-Place by_lanes(const Codes& codes, const Queries& queries, Place place, Found& found) {
-  constexpr int STEP = W == 1 ? 4 : 2;  // blocks at once
+// W is the number of words of a code, or 0 for any number.
+template <int W, class Results>
+Position by_lanes(const Codes& codes, const Queries& queries, Position position, Results& results) {
+  constexpr int STEP = W == 1 ? 4 : 2;  // blocks compared at a time
   const int64_t n_words = W ? W : codes.n_words;
   const int64_t end = (codes.last + BLOCK - 1) / BLOCK, size = n_words * BLOCK;
-  const int64_t tile = most(TILE / (8 * size * STEP), int64_t(1)) * STEP;
-  for (int64_t first = place.row / BLOCK; first < end; first += tile) {
-    const int64_t stop = least(first + tile, end);
-    for (int64_t q = place.query; q < queries.n; ++q) {
-      if (found.is_full()) return {first * BLOCK, q};
+  const int64_t tile = max(TILE / (8 * size * STEP), int64_t(1)) * STEP;
+  for (int64_t first = position.row / BLOCK; first < end; first += tile) {
+    const int64_t stop = min(first + tile, end);
+    for (int64_t q = position.query; q < queries.n; ++q) {
+      if (results.is_full()) return {first * BLOCK, q};
       const Word* query = queries.words + q * n_words;
-      Plane limit = all(Word(found.limits[q]));
+      Plane bound = broadcast(Word(results.bounds[q]));
       for (int64_t block = first; block < stop; block += STEP) {
         const int n = stop - block < STEP ? int(stop - block) : STEP;
-        Plane some = {};
-        const auto look = [&](int i) __attribute__((always_inline)) {
+        Plane is_below = {};
+        const auto compare = [&](int i) __attribute__((always_inline)) {
           const Word* at = codes.blocks + (block + i) * size;
-          for (int piece = 0; piece < PIECES; ++piece) {
+          for (int v = 0; v < VECTORS; ++v) {
             Plane sum = {};
             for (int64_t w = 0; w < n_words; ++w)
-              sum += count_ones(*(const LoosePlane*)(at + w * BLOCK + piece * LANES) ^ all(query[w]));
-            some |= (Plane)(sum < limit);
+              sum += count_ones(*(const UnalignedPlane*)(at + w * BLOCK + v * LANES) ^ broadcast(query[w]));
+            is_below |= (Plane)(sum < bound);
           }
         };
         for (int64_t i = 0; i < STEP * n_words; ++i)
-          __builtin_prefetch((const char*)(codes.blocks + block * size + i * BLOCK) + AHEAD, 0, 3);
+          __builtin_prefetch((const char*)(codes.blocks + block * size + i * BLOCK) + PREFETCH, 0, 3);
         if (n == STEP) {
 #pragma GCC unroll 4
-          for (int i = 0; i < STEP; ++i) look(i);
+          for (int i = 0; i < STEP; ++i) compare(i);
         } else {
-          for (int i = 0; i < n; ++i) look(i);
+          for (int i = 0; i < n; ++i) compare(i);
         }
-        if (!any(some)) continue;
+        if (!any(is_below)) continue;
         for (int64_t row = block * BLOCK; row < (block + n) * BLOCK; ++row)
-          if (counts(codes, row)) found.offer(q, distance(codes, row, query), row);
-        limit = all(Word(found.limits[q]));
+          if (is_kept(codes, row)) results.offer(q, distance(codes, row, query), row);
+        bound = broadcast(Word(results.bounds[q]));
       }
     }
-    place.query = 0;
+    position.query = 0;
   }
   return {codes.last, 0};
 }
 
-// ---- many queries ---------------------------------------------------------------------------------
+// ---- many queries: bit-sliced counting ----------------------------------------------------------
 
-template <class Found>
-Place by_slices(const Codes& codes, const Queries& queries, Place place, Found& found) {
-  Place result = {codes.last, 0};
+template <class Results>
+Position by_slices(const Codes& codes, const Queries& queries, Position position, Results& results) {
+  Position result = {codes.last, 0};
   with_counting(codes, queries, [&](auto& counting) {
-    for (int64_t base = place.row; base < codes.last; base += SLAB) {
-      counting.turn(base);
-      for (int64_t first = place.query; first < queries.n; first += GROUP) {
-        if (found.is_full()) {
+    for (int64_t base = position.row; base < codes.last; base += SLAB) {
+      counting.load_slab(base);
+      for (int64_t first = position.query; first < queries.n; first += GROUP) {
+        if (results.is_full()) {
           result = {base, first};
           return;
         }
         const auto offer = [&](int64_t q, int64_t row) {
-          if (counts(codes, row)) found.offer(q, distance(codes, row, queries.words + q * codes.n_words), row);
+          if (is_kept(codes, row)) results.offer(q, distance(codes, row, queries.words + q * codes.n_words), row);
         };
-        counting.find(base, first, least(GROUP, queries.n - first), found.limits, offer);
+        counting.find_candidates(base, first, min(GROUP, queries.n - first), results.bounds, offer);
       }
-      place.query = 0;
+      position.query = 0;
     }
   });
   return result;
 }
 
-template <class Found>
-Place scan(const Codes& codes, const Queries& queries, Way way, Place place, Found& found) {
-  if (way == Way::slices) return by_slices(codes, queries, place, found);
+template <class Results>
+Position scan(const Codes& codes, const Queries& queries, Kernel kernel, Position position, Results& results) {
+  if (kernel == Kernel::slices) return by_slices(codes, queries, position, results);
   switch (codes.n_words) {
-    case 1: return by_lanes<1>(codes, queries, place, found);
-    case 2: return by_lanes<2>(codes, queries, place, found);
-    case 4: return by_lanes<4>(codes, queries, place, found);
-    case 8: return by_lanes<8>(codes, queries, place, found);
-    default: return by_lanes<0>(codes, queries, place, found);
+    case 1: return by_lanes<1>(codes, queries, position, results);
+    case 2: return by_lanes<2>(codes, queries, position, results);
+    case 4: return by_lanes<4>(codes, queries, position, results);
+    case 8: return by_lanes<8>(codes, queries, position, results);
+    default: return by_lanes<0>(codes, queries, position, results);
   }
 }
 
@@ -178,16 +179,17 @@ Place scan(const Codes& codes, const Queries& queries, Way way, Place place, Fou
 
 namespace LEVEL {
 
-void nearest(const Codes& codes, const Queries& queries, int64_t k, Way way, int64_t* limits, int32_t* distances,
+void nearest(const Codes& codes, const Queries& queries, int64_t k, Kernel kernel, int64_t* bounds, int32_t* distances,
              int64_t* rows, int64_t* sizes) {
-  Nearest found(queries.n, codes.n_words, k, limits);
-  scan(codes, queries, way, {codes.first, 0}, found);
-  for (int64_t q = 0; q < queries.n; ++q) sizes[q] = found.write(q, distances + q * k, rows + q * k);
+  Nearest results(queries.n, codes.n_words, k, bounds);
+  scan(codes, queries, kernel, {codes.first, 0}, results);
+  for (int64_t q = 0; q < queries.n; ++q) sizes[q] = results.write(q, distances + q * k, rows + q * k);
 }
 
-Place within(const Codes& codes, const Queries& queries, Way way, const int64_t* limits, Place place, Hits& hits) {
-  Within found(limits, hits);
-  return scan(codes, queries, way, place, found);
+Position range_search(const Codes& codes, const Queries& queries, Kernel kernel, const int64_t* bounds,
+                      Position position, Hits& hits) {
+  BelowBound results(bounds, hits);
+  return scan(codes, queries, kernel, position, results);
 }
 
 void merge_nearest(int64_t n, int64_t k, const int32_t* const distances[2], const int64_t* const ids[2],

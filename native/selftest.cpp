@@ -1,5 +1,5 @@
-// Search, matching, lookup tables and encoding against plain loops, without Python: for a CPU that is not at hand and
-// has to be emulated. It is not part of the module; `make selftest` and `make aarch64` build and run it.
+// Compares search, matching, lookup tables and encoding with simple loops, without Python, so that it can run on an
+// emulated CPU. It is not part of the module; `make selftest` and `make aarch64` build and run it.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@
 namespace {
 
 std::mt19937_64 random_number(1);
-int n_checks = 0, n_wrong = 0;
+int n_checks = 0, n_failed = 0;
 
-void check(bool good, const char* what, int64_t n, int64_t width) {
+void check(bool ok, const char* name, int64_t n, int64_t width) {
   ++n_checks;
-  if (good) return;
-  ++n_wrong;
-  std::printf("wrong: %s of %lld rows, width %lld\n", what, (long long)n, (long long)width);
+  if (ok) return;
+  ++n_failed;
+  std::printf("failed: %s with %lld rows, width %lld\n", name, (long long)n, (long long)width);
 }
 
 using Words = std::vector<uint64_t>;
@@ -54,9 +54,9 @@ int64_t distance(const uint64_t* a, const uint64_t* b, int64_t n_words) {
   return ones;
 }
 
-using Found = std::vector<std::pair<int64_t, int64_t>>;  // distance and row, in order
+using Found = std::vector<std::pair<int64_t, int64_t>>;  // distance and row, sorted
 
-Found sorted(const Words& words, int64_t n, int64_t n_words, const uint64_t* query) {
+Found sorted_rows(const Words& words, int64_t n, int64_t n_words, const uint64_t* query) {
   Found found;
   for (int64_t row = 0; row < n; ++row) found.push_back({distance(words.data() + row * n_words, query, n_words), row});
   std::sort(found.begin(), found.end());
@@ -64,99 +64,100 @@ Found sorted(const Words& words, int64_t n, int64_t n_words, const uint64_t* que
 }
 
 void check_search(int64_t n, int64_t n_words) {
-  const int64_t n_queries = 70, k = 9, nothing = 64 * n_words + 1;
+  const int64_t n_queries = 70, k = 9, max_bound = 64 * n_words + 1;
   const Words words = random_words(n, n_words), queries = random_words(n_queries, n_words);
   const Words blocks = to_blocks(words, n, n_words);
   const Codes codes = {blocks.data(), n_words, nullptr, 0, n};
-  const Queries wanted_for = {queries.data(), n_queries};
-  std::vector<Found> wanted;
-  for (int64_t q = 0; q < n_queries; ++q) wanted.push_back(sorted(words, n, n_words, queries.data() + q * n_words));
+  const Queries all_queries = {queries.data(), n_queries};
+  std::vector<Found> expected;
+  for (int64_t q = 0; q < n_queries; ++q)
+    expected.push_back(sorted_rows(words, n, n_words, queries.data() + q * n_words));
 
-  for (const Way way : {Way::lanes, Way::slices}) {
-    std::vector<int64_t> limits(n_queries, nothing), rows(n_queries * k), sizes(n_queries);
+  for (const Kernel kernel : {Kernel::lanes, Kernel::slices}) {
+    std::vector<int64_t> bounds(n_queries, max_bound), rows(n_queries * k), sizes(n_queries);
     std::vector<int32_t> distances(n_queries * k);
-    LEVEL::loops.nearest(codes, wanted_for, k, way, limits.data(), distances.data(), rows.data(), sizes.data());
-    bool good = true;
+    LEVEL::loops.nearest(codes, all_queries, k, kernel, bounds.data(), distances.data(), rows.data(), sizes.data());
+    bool ok = true;
     for (int64_t q = 0; q < n_queries; ++q) {
-      good &= sizes[q] == std::min(k, n);
-      for (int64_t i = 0; i < sizes[q] && good; ++i)
-        good &= distances[q * k + i] == wanted[q][i].first && rows[q * k + i] == wanted[q][i].second;
+      ok &= sizes[q] == std::min(k, n);
+      for (int64_t i = 0; i < sizes[q] && ok; ++i)
+        ok &= distances[q * k + i] == expected[q][i].first && rows[q * k + i] == expected[q][i].second;
     }
-    check(good, "nearest", n, n_words);
+    check(ok, "nearest", n, n_words);
 
-    const int64_t limit = 24 * n_words, room = LEVEL::loops.margin + 1000;
-    std::vector<int64_t> all_limits(n_queries, limit), owners(room), hit_rows(room);
-    std::vector<int32_t> hit_distances(room);
+    const int64_t bound = 24 * n_words, capacity = LEVEL::loops.max_hits_per_step + 1000;
+    std::vector<int64_t> all_bounds(n_queries, bound), query_index(capacity), hit_rows(capacity);
+    std::vector<int32_t> hit_distances(capacity);
     std::vector<Found> found(n_queries);
-    for (Place place = {0, 0}; place.row < n;) {
-      Hits hits = {owners.data(), hit_rows.data(), hit_distances.data(), room, 0};
-      place = LEVEL::loops.within(codes, wanted_for, way, all_limits.data(), place, hits);
-      for (int64_t i = 0; i < hits.size; ++i) found[owners[i]].push_back({hit_distances[i], hit_rows[i]});
+    for (Position position = {0, 0}; position.row < n;) {
+      Hits hits = {query_index.data(), hit_rows.data(), hit_distances.data(), capacity, 0};
+      position = LEVEL::loops.range_search(codes, all_queries, kernel, all_bounds.data(), position, hits);
+      for (int64_t i = 0; i < hits.size; ++i) found[query_index[i]].push_back({hit_distances[i], hit_rows[i]});
     }
-    good = true;
+    ok = true;
     for (int64_t q = 0; q < n_queries; ++q) {
       std::sort(found[q].begin(), found[q].end());
-      Found near;
-      for (const auto& one : wanted[q])
-        if (one.first < limit) near.push_back(one);
-      good &= found[q] == near;
+      Found below;
+      for (const auto& hit : expected[q])
+        if (hit.first < bound) below.push_back(hit);
+      ok &= found[q] == below;
     }
-    check(good, "within", n, n_words);
+    check(ok, "range_search", n, n_words);
   }
 
-  std::vector<int64_t> limits(n_queries, nothing), limit_of(nothing + 2);
-  for (int64_t d = 0; d < nothing + 2; ++d) limit_of[d] = std::min(nothing, d * 10 / 8 + 1);
-  std::vector<int64_t> best(n_queries, nothing), second(n_queries, nothing), rows(n_queries, -1);
-  LEVEL::loops.match(codes, wanted_for, limits.data(), limit_of.data(), best.data(), second.data(), rows.data());
-  bool good = true;
+  std::vector<int64_t> bounds(n_queries, max_bound), bound_of(max_bound + 2);
+  for (int64_t d = 0; d < max_bound + 2; ++d) bound_of[d] = std::min(max_bound, d * 10 / 8 + 1);
+  std::vector<int64_t> best(n_queries, max_bound), second(n_queries, max_bound), rows(n_queries, -1);
+  LEVEL::loops.match(codes, all_queries, bounds.data(), bound_of.data(), best.data(), second.data(), rows.data());
+  bool ok = true;
   for (int64_t q = 0; q < n_queries && n; ++q) {
-    const int64_t other = n > 1 ? wanted[q][1].first : nothing;
-    const bool is_clear = other >= limit_of[wanted[q][0].first];
-    good &= is_clear == (second[q] >= limit_of[best[q]]);
-    good &= !is_clear || (best[q] == wanted[q][0].first && rows[q] == wanted[q][0].second);
+    const int64_t second_distance = n > 1 ? expected[q][1].first : max_bound;
+    const bool passes = second_distance >= bound_of[expected[q][0].first];
+    ok &= passes == (second[q] >= bound_of[best[q]]);
+    ok &= !passes || (best[q] == expected[q][0].first && rows[q] == expected[q][0].second);
   }
-  check(good, "match", n, n_words);
+  check(ok, "match", n, n_words);
 
   std::vector<uint32_t> starts(257), listed(n);
-  LEVEL::loops.list_rows(codes, 60 % (64 * n_words - 8), 8, starts.data(), listed.data());
+  LEVEL::loops.build_table(codes, 60 % (64 * n_words - 8), 8, starts.data(), listed.data());
   std::vector<int64_t> all_rows(listed.begin(), listed.end()), values(n);
-  LEVEL::loops.part_values(codes, all_rows.data(), n, 60 % (64 * n_words - 8), 8, values.data());
-  good = starts[256] == n && std::is_sorted(values.begin(), values.end());
-  for (int64_t i = 0; i < n; ++i) good &= starts[values[i]] <= i && i < starts[values[i] + 1];
-  check(good, "list_rows", n, n_words);
+  LEVEL::loops.substring_values(codes, all_rows.data(), n, 60 % (64 * n_words - 8), 8, values.data());
+  ok = starts[256] == n && std::is_sorted(values.begin(), values.end());
+  for (int64_t i = 0; i < n; ++i) ok &= starts[values[i]] <= i && i < starts[values[i] + 1];
+  check(ok, "build_table", n, n_words);
 }
 
-bool near(const std::vector<float>& a, const std::vector<double>& b, double error) {
-  bool good = a.size() == b.size();
-  for (size_t i = 0; i < a.size() && good; ++i) good &= std::fabs(a[i] - b[i]) <= error;
-  return good;
+bool is_close(const std::vector<float>& a, const std::vector<double>& b, double error) {
+  bool ok = a.size() == b.size();
+  for (size_t i = 0; i < a.size() && ok; ++i) ok &= std::fabs(a[i] - b[i]) <= error;
+  return ok;
 }
 
 void check_encoding(int64_t n, int64_t depth) {
   const int64_t n_panels = 3, width = n_panels * PANEL;
   const auto a = random_floats(n * depth), panels = random_floats(width * depth), terms = random_floats(n + width);
-  std::vector<float> out(n * width), alone(width);
+  std::vector<float> out(n * width), single(width);
   LEVEL::loops.multiply(a.data(), depth, n, panels.data(), n_panels, depth, out.data());
   std::vector<double> products(n * width);
   for (int64_t i = 0; i < n; ++i)
     for (int64_t c = 0; c < width; ++c)
       for (int64_t d = 0; d < depth; ++d)
         products[i * width + c] += double(a[i * depth + d]) * panels[(c / PANEL * depth + d) * PANEL + c % PANEL];
-  check(near(out, products, 1e-5 * double(depth + 1)), "multiply", n, depth);
-  bool good = true;
+  check(is_close(out, products, 1e-5 * double(depth + 1)), "multiply", n, depth);
+  bool ok = true;
   for (int64_t i = 0; i < n; ++i) {
-    LEVEL::loops.multiply(a.data() + i * depth, depth, 1, panels.data(), n_panels, depth, alone.data());
-    good &= std::equal(alone.begin(), alone.end(), out.begin() + i * width);
+    LEVEL::loops.multiply(a.data() + i * depth, depth, 1, panels.data(), n_panels, depth, single.data());
+    ok &= std::equal(single.begin(), single.end(), out.begin() + i * width);
   }
-  check(good, "multiply, one row alone,", n, depth);
+  check(ok, "multiply, row by row,", n, depth);
 
   std::vector<uint8_t> codes(n * width / 8);
   LEVEL::loops.pack_above(out.data(), width, n, terms.data() + n, width, codes.data());
-  good = true;
+  ok = true;
   for (int64_t i = 0; i < n; ++i)
     for (int64_t c = 0; c < width; ++c)
-      good &= (codes[i * width / 8 + c / 8] >> (7 - c % 8) & 1) == (out[i * width + c] > terms[n + c]);
-  check(good, "pack_above", n, depth);
+      ok &= (codes[i * width / 8 + c / 8] >> (7 - c % 8) & 1) == (out[i * width + c] > terms[n + c]);
+  check(ok, "pack_above", n, depth);
 
   std::vector<double> powers(n * width);
   for (int64_t i = 0; i < n * width; ++i) {
@@ -164,7 +165,7 @@ void check_encoding(int64_t n, int64_t depth) {
     powers[i] = std::exp2(std::max(-126.0, std::min(0.0, t)));
   }
   LEVEL::loops.exp2_of_expanded_square(out.data(), width, n, width, terms.data(), terms.data() + n);
-  check(near(out, powers, 1e-5), "exp2_of_expanded_square", n, depth);
+  check(is_close(out, powers, 1e-5), "exp2_of_expanded_square", n, depth);
 }
 
 void check_gram(int64_t n, int64_t width) {
@@ -175,16 +176,16 @@ void check_gram(int64_t n, int64_t width) {
   for (int64_t i = 0; i < n; ++i)
     left[i] = int64_t(random_number() % n_rows), right[i] = int64_t(random_number() % n_rows);
   LEVEL::loops.add_gram(features.data(), width, left.data(), right.data(), n, -1, 0, out.data());
-  bool good = true;
+  bool ok = true;
   for (int64_t r = 0; r < width; ++r)
     for (int64_t c = r; c < width; ++c) {
       int64_t sum = 0;
       for (int64_t i = 0; i < n; ++i)
         sum += int64_t(features[left[i] * width + r] - features[right[i] * width + r]) *
                (features[left[i] * width + c] - features[right[i] * width + c]);
-      good &= out[r * padded + c] == sum;
+      ok &= out[r * padded + c] == sum;
     }
-  check(good, "add_gram", n, width);
+  check(ok, "add_gram", n, width);
 }
 
 }  // namespace
@@ -196,6 +197,6 @@ int main() {
     for (const int64_t depth : {1, 8, 255, 257}) check_encoding(n, depth);
   for (const int64_t n : {0, 1, 127, 128, 1025})
     for (const int64_t width : {1, 16, 40}) check_gram(n, width);
-  std::printf("%s: %d checks, %d wrong\n", LEVEL::loops.name, n_checks, n_wrong);
-  return n_wrong != 0;
+  std::printf("%s: %d checks, %d failed\n", LEVEL::loops.name, n_checks, n_failed);
+  return n_failed != 0;
 }

@@ -1,7 +1,8 @@
-// Vectors and what differs between instruction sets. Every source file of the loops is compiled once
-// for each instruction set, into the namespace LEVEL (base, avx2 or avx512). All else has internal
-// linkage, and no template of the standard library is used, so that the linker cannot merge code that
-// was compiled for different CPUs.
+// Vector types, and everything that differs between instruction sets.
+//
+// Every source file of the loops is compiled once for each instruction set, into the namespace LEVEL (base, avx2 or
+// avx512). Everything else has internal linkage, and no templates of the standard library are used. Otherwise the
+// linker could merge functions that were compiled for different CPUs.
 #pragma once
 
 #include <cstdint>
@@ -28,36 +29,37 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 typedef Word Plane __attribute__((vector_size(8 * LANES)));
-typedef Word LoosePlane __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+typedef Word UnalignedPlane __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
 
-INLINE Plane all(Word word) { return word - Plane{}; }
+INLINE Plane broadcast(Word word) { return word - Plane{}; }
 
-// Adds two planes to a third, in place, and returns what is carried.
-INLINE Plane add_to(Plane& sum, Plane a, Plane b) {
+// Full adder: adds two planes to a third, in place, and returns the carry.
+INLINE Plane full_add(Plane& sum, Plane a, Plane b) {
 #if defined(__AVX512F__)
   const __m512i x = (__m512i)sum, y = (__m512i)a, z = (__m512i)b;
   const Plane carry = (Plane)_mm512_ternarylogic_epi64(x, y, z, 0xE8);
   sum = (Plane)_mm512_ternarylogic_epi64(x, y, z, 0x96);
 #else
-  const Plane half = a ^ b, carry = a ^ (half & (a ^ sum));  // `a`, or `sum` where they differ
+  const Plane half = a ^ b, carry = a ^ (half & (a ^ sum));  // a, or sum where a and b differ
   sum ^= half;
 #endif
   return carry;
 }
 
+// Whether any bit is set.
 INLINE bool any(Plane plane) {
 #if defined(__AVX512F__)
   return _mm512_test_epi64_mask((__m512i)plane, (__m512i)plane) != 0;
 #elif defined(__AVX2__)
   return !_mm256_testz_si256((__m256i)plane, (__m256i)plane);
 #else
-  Word some = 0;
-  for (int i = 0; i < LANES; ++i) some |= plane[i];
-  return some != 0;
+  Word bits = 0;
+  for (int i = 0; i < LANES; ++i) bits |= plane[i];
+  return bits != 0;
 #endif
 }
 
-// The number of ones in each lane.
+// The number of set bits in each lane.
 INLINE Plane count_ones(Plane words) {
 #if defined(__AVX512VPOPCNTDQ__)
   return (Plane)_mm512_popcnt_epi64((__m512i)words);
@@ -68,13 +70,13 @@ INLINE Plane count_ones(Plane words) {
   const __m256i a = _mm256_shuffle_epi8(ones, _mm256_and_si256(x, low));
   const __m256i b = _mm256_shuffle_epi8(ones, _mm256_and_si256(_mm256_srli_epi64(x, 4), low));
   return (Plane)_mm256_sad_epu8(_mm256_add_epi8(a, b), _mm256_setzero_si256());
-#elif defined(__x86_64__)  // without an instruction that counts ones
-  Plane x = words - (words >> 1 & all(Word(0x5555555555555555)));
-  x = (x & all(Word(0x3333333333333333))) + (x >> 2 & all(Word(0x3333333333333333)));
-  x = (x + (x >> 4)) & all(Word(0x0F0F0F0F0F0F0F0F));
+#elif defined(__x86_64__)  // without a popcount instruction
+  Plane x = words - (words >> 1 & broadcast(Word(0x5555555555555555)));
+  x = (x & broadcast(Word(0x3333333333333333))) + (x >> 2 & broadcast(Word(0x3333333333333333)));
+  x = (x + (x >> 4)) & broadcast(Word(0x0F0F0F0F0F0F0F0F));
   x += x >> 8;
   x += x >> 16;
-  return (x + (x >> 32)) & all(Word(0x7F));
+  return (x + (x >> 32)) & broadcast(Word(0x7F));
 #else
   Plane out;
   for (int i = 0; i < LANES; ++i) out[i] = __builtin_popcountll(words[i]);
@@ -82,7 +84,7 @@ INLINE Plane count_ones(Plane words) {
 #endif
 }
 
-// Which lanes have a bit set, the first lane lowest.
+// A mask of the lanes that have a bit set; the first lane is its lowest bit.
 INLINE unsigned lanes_with(Plane plane, int bit) {
 #if defined(__AVX512F__)
   return _mm512_test_epi64_mask((__m512i)plane, _mm512_set1_epi64(int64_t(Word(1) << bit)));
@@ -104,15 +106,15 @@ constexpr int FLOATS = 8;
 #endif
 typedef float Floats __attribute__((vector_size(4 * FLOATS)));
 typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
-typedef float LooseFloats __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
-typedef int32_t LooseInt __attribute__((may_alias));
-typedef int32_t LooseInts __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+typedef float UnalignedFloats __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+typedef int32_t UnalignedInt __attribute__((may_alias));
+typedef int32_t UnalignedInts __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
 
-INLINE Floats load(const float* at) { return *(const LooseFloats*)at; }
-INLINE void store(float* at, Floats values) { *(LooseFloats*)at = values; }
-INLINE Floats all(float value) { return value - Floats{}; }
+INLINE Floats load(const float* at) { return *(const UnalignedFloats*)at; }
+INLINE void store(float* at, Floats values) { *(UnalignedFloats*)at = values; }
+INLINE Floats broadcast(float value) { return value - Floats{}; }
 
-// a * b + c: rounded once where the CPU can, twice on the baseline of x86-64.
+// a * b + c, rounded once if the CPU has fused multiply-add, and twice on baseline x86-64.
 INLINE Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -141,7 +143,7 @@ INLINE float fma(float a, float b, float c) {
 #endif
 }
 
-// The sum of all lanes, in an order that does not depend on the instruction set.
+// The sum of 16 lanes, in an order that does not depend on the instruction set.
 INLINE float sum_of_16(const float* lanes) {
   float sums[8];
   for (int i = 0; i < 8; ++i) sums[i] = lanes[i] + lanes[i + 8];
@@ -149,9 +151,9 @@ INLINE float sum_of_16(const float* lanes) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-// ---- couples of 16-bit numbers --------------------------------------------------------------------
+// ---- pairs of 16-bit integers -------------------------------------------------------------------
 
-// sum + a[2i] * b[2i] + a[2i + 1] * b[2i + 1], with couples of int16 in lanes of int32.
+// sum[i] + a[2i] * b[2i] + a[2i + 1] * b[2i + 1]; each int32 lane of a and b holds two int16 values.
 INLINE Ints add_products(Ints sum, Ints a, Ints b) {
 #if defined(__AVX512VNNI__)
   return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
@@ -171,10 +173,11 @@ INLINE Ints add_products(Ints sum, Ints a, Ints b) {
 #endif
 }
 
-// ---- room ---------------------------------------------------------------------------------------
+// ---- memory and arithmetic ----------------------------------------------------------------------
 
+// An array on the heap, aligned to 64 bytes and initialised with zeros.
 template <class T>
-class Array {  // zero at first
+class Array {
  public:
   explicit Array(int64_t n) : data_(static_cast<T*>(::operator new(n * sizeof(T) + 64, std::align_val_t(64)))) {
     std::memset(static_cast<void*>(data_), 0, n * sizeof(T));
@@ -190,11 +193,11 @@ class Array {  // zero at first
 };
 
 template <class T>
-INLINE T least(T a, T b) {
+INLINE T min(T a, T b) {
   return a < b ? a : b;
 }
 template <class T>
-INLINE T most(T a, T b) {
+INLINE T max(T a, T b) {
   return a < b ? b : a;
 }
 

@@ -1,4 +1,4 @@
-"""Data that several tests use, and where real scenes and photographs are found."""
+"""Fixtures shared by several tests, and the locations of real scenes and photographs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NETWORK = {"browser", "cluster", "dsn", "server"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that take long to make, or that open sockets."""
+    """Mark tests whose fixtures are slow or open sockets."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for name, fixtures in (("slow", SLOW), ("network", NETWORK)):
@@ -29,24 +29,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def scenes() -> Path:
-    return _named_folder("KDIFFHASH_SCENES", "scenes")
+    """Folder of scenes; tests are skipped without it."""
+    return _folder_from("KDIFFHASH_SCENES", "scenes")
 
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    return _named_folder("KDIFFHASH_PHOTOS", "photographs")
+    """Folder of photographs; tests are skipped without it."""
+    return _folder_from("KDIFFHASH_PHOTOS", "photographs")
 
 
-def _named_folder(variable: str, what: str) -> Path:
+def _folder_from(variable: str, content: str) -> Path:
     root = os.environ.get(variable)
     if not root or not Path(root).is_dir():
-        pytest.skip(f"{variable} is not set to a folder of {what}")
+        pytest.skip(f"{variable} is not set to a folder of {content}")
     return Path(root)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory, worker_id) -> Path:
-    """A cache folder that all workers of a run share and that no other run has touched."""
+    """A fresh cache folder, shared by all workers of a test run."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "kdiffhash-cache"
     folder.mkdir(exist_ok=True)
@@ -56,7 +58,7 @@ def cache(tmp_path_factory, worker_id) -> Path:
 
 @pytest.fixture(scope="session")
 def views(cache):
-    """The embedded set; one worker makes it while the others wait."""
+    """The data set of `load_views`; one worker builds it while the others wait."""
     from kdiffhash import load_views
 
     return load_views()
@@ -64,7 +66,7 @@ def views(cache):
 
 @pytest.fixture(scope="session")
 def objects() -> tuple[np.ndarray, np.ndarray]:
-    """150 objects seen four times each, 12 features, with noise that is not isotropic."""
+    """Rows and labels of 150 objects, four rows of 12 values each, with anisotropic noise."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(150, 12)) * np.linspace(2, 0.5, 12)
     y = np.repeat(np.arange(150), 4)
@@ -74,20 +76,24 @@ def objects() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def command():
-    """Run a command in this process; its JSON or its text, or what it says if it is to fail."""
+    """Function that runs a command in this process.
+
+    It returns the JSON if ``--json`` is among the arguments, otherwise the text on standard output.
+    With ``fail=True`` the command must fail, and the text of standard error and output is returned.
+    """
 
     def run(*arguments, fail=False):
-        out, told = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(told):
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "argv", ["kdiffhash", *map(str, arguments)])
             try:
                 cli.main()
                 code = 0
             except SystemExit as error:
                 code = error.code
-        assert bool(code) == fail, told.getvalue()
+        assert bool(code) == fail, err.getvalue()
         if fail:
-            return told.getvalue() + out.getvalue()
+            return err.getvalue() + out.getvalue()
         return json.loads(out.getvalue()) if "--json" in arguments else out.getvalue()
 
     return run

@@ -1,3 +1,5 @@
+"""Packed codes and Hamming distances."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ bit_rows = st.tuples(st.integers(0, 5), st.integers(1, 70)).flatmap(
 )
 
 
-def test_first_bit_is_the_top_bit_and_spare_bits_are_zero():
+def test_first_bit_is_most_significant_and_spare_bits_are_zero():
     assert pack([1, 0, 0, 0, 0, 0, 0, 0, 1]).tolist() == [0b10000000, 0b10000000]
 
 
@@ -39,7 +41,7 @@ def test_hamming_is_a_metric(bits):
 
 
 @given(bit_rows, st.data())
-def test_truncate_keeps_the_first_bits(bits, data):
+def test_truncate_returns_the_first_bits(bits, data):
     n = data.draw(st.integers(1, bits.shape[1]))
     np.testing.assert_array_equal(truncate(pack(bits), n), pack(bits[:, :n]))
 
@@ -56,14 +58,14 @@ def test_truncate_keeps_the_first_bits(bits, data):
         (lambda: truncate(np.zeros((1, 2), np.uint8), 17), "1..16"),
     ],
 )
-def test_bad_input_is_explained(call, message):
+def test_invalid_input_raises_value_error(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("n_bytes", [1, 4, 8, 13, 64])
-def test_words_are_those_of_python(width, n_bytes):
+def test_words_agree_with_int_from_bytes(width, n_bytes):
     codes = np.random.default_rng(n_bytes).integers(0, 256, (7, n_bytes), dtype=np.uint8)
     size = width // 8
     padded = [bytes(code) + bytes(-n_bytes % size) for code in codes]
@@ -71,8 +73,8 @@ def test_words_are_those_of_python(width, n_bytes):
         [int.from_bytes(row[i : i + size], "little") for i in range(0, len(row), size)]
         for row in padded
     ]
-    frozen = np.frombuffer(b"x" + codes.tobytes(), np.uint8)[1:].reshape(codes.shape)
-    for array in (codes, frozen, np.asfortranarray(codes)):
+    unaligned = np.frombuffer(b"x" + codes.tobytes(), np.uint8)[1:].reshape(codes.shape)
+    for array in (codes, unaligned, np.asfortranarray(codes)):
         words = as_words(array, width)
         assert words.tolist() == expected
         assert words.dtype == f"u{size}"

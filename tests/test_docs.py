@@ -1,4 +1,4 @@
-"""Documents are true: their code runs, their tables come from benchmarks, the site builds."""
+"""The documentation: its code runs, its tables come from the benchmarks, the site builds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OPTIONAL = (
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def marked(paths):
+def with_marks(paths):
     return [pytest.param(path, marks=MARKS.get(path.name, ()), id=path.name) for path in paths]
 
 
-@pytest.mark.parametrize("page", marked(PAGES))
-def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", with_marks(PAGES))
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     assert len(blocks) == page.read_text().count("```python")
@@ -41,7 +41,7 @@ def test_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("example", marked(EXAMPLES))
+@pytest.mark.parametrize("example", with_marks(EXAMPLES))
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -50,19 +50,19 @@ def test_examples_run(example, tmp_path):
     assert done.stdout
 
 
-def test_there_are_pages_and_examples():
+def test_pages_and_examples_are_found():
     assert ROOT / "README.md" in PAGES
     assert len(PAGES) > 5
     assert len(EXAMPLES) > 5
 
 
-def test_tables_are_those_of_the_benchmarks():
+def test_tables_match_the_benchmark_results():
     check = [sys.executable, ROOT / "benchmarks" / "write_tables.py", "--check"]
     subprocess.run(check, check=True)
 
 
-def test_tables_need_only_the_base_install():
-    """Optional packages are blocked; a benchmark imports them only where it measures."""
+def test_tables_are_checked_without_optional_packages():
+    """Benchmarks import optional packages only when they measure."""
     hide = "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[2].split()))\n"
     run = "sys.path.insert(0, sys.argv[1]); sys.argv = ['write_tables.py', '--check']\n"
     run += "runpy.run_path(sys.path[0] + '/write_tables.py', run_name='__main__')"
@@ -70,7 +70,7 @@ def test_tables_need_only_the_base_install():
     subprocess.run(command, check=True)
 
 
-def test_the_site_builds_strictly(tmp_path):
+def test_site_builds_without_warnings(tmp_path):
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Imports go downwards: the layers in the order in which docs/design.md draws them."""
+"""Imports go from higher to lower layers only, in the order shown in docs/design.md."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def module_name(path: Path) -> str:
 
 
 def imported_modules(path: Path) -> list[tuple[int, str]]:
-    """Line numbers and names, relative to kdiffhash, of all that a file imports from kdiffhash."""
+    """Return the relative imports of a file: line numbers and names relative to kdiffhash."""
     package = path.relative_to(ROOT).parent.parts
-    found = []
+    imports = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - (node.level - 1)]
             target = (*base, *(node.module or "").split(".")) if node.module else base
             names = [(*target, alias.name) for alias in node.names] if not target else [target]
-            found += [(node.lineno, ".".join(name)) for name in names]
-    return found
+            imports += [(node.lineno, ".".join(name)) for name in names]
+    return imports
 
 
 def test_every_package_has_a_layer():
@@ -42,7 +42,7 @@ def test_no_module_imports_from_a_layer_above_its_own():
     for path in sorted(ROOT.rglob("*.py")):
         own = module_name(path).partition(".")[0]
         if not own:
-            continue  # the package itself names what it exports
+            continue  # the package itself may import from every layer
         for line, name in imported_modules(path):
             layer = name.partition(".")[0]
             if layer in LAYERS and LAYERS.index(layer) > LAYERS.index(own):
@@ -50,18 +50,18 @@ def test_no_module_imports_from_a_layer_above_its_own():
     assert upward == []
 
 
-def test_modules_of_a_package_do_not_import_each_other_in_circles():
-    """Not even inside of functions; imports for type checkers alone do not count."""
+def test_there_are_no_circular_imports():
+    """Imports inside of functions count as well; those under TYPE_CHECKING do not."""
     graph: dict[str, set[str]] = {}
     names = {module_name(path): path for path in ROOT.rglob("*.py")}
     for name, path in names.items():
-        for_types = {
+        type_checking = {
             line
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
-        used = {target for line, target in imported_modules(path) if line not in for_types}
+        used = {target for line, target in imported_modules(path) if line not in type_checking}
         graph[name] = {
             target for target in used if target in names and names[target].name != "__init__.py"
         }
@@ -79,6 +79,6 @@ def test_modules_of_a_package_do_not_import_each_other_in_circles():
 
 
 def test_no_two_modules_share_a_name():
-    """Apart from packages' own `__init__` and the module that a package re-exports."""
+    """Module names are unique, apart from `__init__`."""
     names = [path.stem for path in ROOT.rglob("*.py") if path.stem != "__init__"]
     assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -1,4 +1,4 @@
-"""The public names, the version, the import time, the wheel."""
+"""The public names, lazy imports, extras, and the wheel."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import kdiffhash
 ROOT = Path(__file__).parent.parent
 
 
-def test_public_names_are_these():
+def test_public_names_do_not_change():
     assert sorted(kdiffhash.__all__) == sorted(
         [
             "BaseHasher",
@@ -67,7 +67,7 @@ def test_public_names_are_these():
 def test_import_and_help_load_nothing_heavy():
     code = """
 import sys, kdiffhash, kdiffhash.cli
-heavy = {"numba", "scipy", "sklearn", "numpy", "rich.progress"} & set(sys.modules)
+heavy = {"scipy", "sklearn", "numpy", "rich.progress"} & set(sys.modules)
 print(sorted(heavy))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -85,14 +85,15 @@ def test_every_extra_is_in_all():
 @pytest.mark.slow
 @pytest.mark.network
 def test_wheel_and_sdist_work_in_an_empty_environment(tmp_path):
-    """Without a compiler, and without anything that is not installed with the wheel."""
+    """The environment has no compiler and only the packages that the wheel depends on."""
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
-    apart = ["--wheel", f"-Cbuild-dir={tmp_path / 'build'}"]  # the editable install has its own
-    for folder, options in (("tree", apart), ("sdist", [])):  # the second by way of the sdist
-        line = [*build, str(tmp_path / folder), *options, str(ROOT)]
-        subprocess.run(line, check=True, capture_output=True)
-    (wheel,), (other,) = ((tmp_path / f).glob("*.whl") for f in ("tree", "sdist"))
-    assert _names(wheel) == _names(other)
+    # A separate build folder, so that the one of the editable install is left alone.
+    from_tree = ["--wheel", f"-Cbuild-dir={tmp_path / 'build'}"]
+    for folder, options in (("tree", from_tree), ("sdist", [])):  # the second builds via the sdist
+        command = [*build, str(tmp_path / folder), *options, str(ROOT)]
+        subprocess.run(command, check=True, capture_output=True)
+    (tree_wheel,), (wheel,) = ((tmp_path / f).glob("*.whl") for f in ("tree", "sdist"))
+    assert _names(tree_wheel) == _names(wheel)
     (sdist,) = (tmp_path / "sdist").glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -100,16 +101,16 @@ def test_wheel_and_sdist_work_in_an_empty_environment(tmp_path):
     assert not {name for name in names if name.startswith((".ci", "build", ".venv"))}
 
     venv.create(tmp_path / "env", with_pip=True)
-    programs = tmp_path / "env" / "bin"
-    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, f"{other}[vision]"], check=True)
-    keep = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-    env = keep | {"PATH": str(programs), "KDIFFHASH_CACHE": str(tmp_path / "cache")}
+    bin_folder = tmp_path / "env" / "bin"
+    pip = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"{wheel}[vision]"], check=True)
+    kept_variables = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    env = kept_variables | {"PATH": str(bin_folder), "KDIFFHASH_CACHE": str(tmp_path / "cache")}
     assert not any(shutil.which(name, path=env["PATH"]) for name in ("cc", "gcc", "g++", "c++"))
 
     def run(program, *arguments):
-        line = [programs / program, *map(str, arguments)]
-        done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True)
+        command = [bin_folder / program, *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -126,22 +127,22 @@ large = Image.fromarray(small).resize((800, 600), Image.Resampling.BICUBIC)
 large.crop((0, 0, 700, 600)).save("a.png")
 large.crop((60, 20, 800, 600)).save("b.png")
 """
-    shape, place = run("python", "-c", code).strip().rsplit(" ", 1)
+    shape, installed = run("python", "-c", code).strip().rsplit(" ", 1)
     assert shape == "(200, 2)"
-    assert Path(place).is_relative_to(tmp_path)
+    assert Path(installed).is_relative_to(tmp_path)
     assert run("kdiffhash", "--version").strip() == f"kdiffhash {kdiffhash.__version__}"
     assert '"bits": 16' in run("kdiffhash", "info", "model.safetensors", "--json")
     run("kdiffhash", "encode", "model.safetensors", "rows.npy", "-o", "codes.npy")
     run("kdiffhash", "index", "build", "codes.npy", "-o", "rows.index")
-    search = ["index", "search", "rows.index", "codes.npy", "-k", "3", "-o", "found.npz"]
+    search = ["index", "search", "rows.index", "codes.npy", "-k", "3", "-o", "results.npz"]
     run("kdiffhash", *search)
-    with np.load(tmp_path / "found.npz") as found:
-        assert found["distances"].shape == (200, 3)
-        assert (found["distances"][:, 0] == 0).all()
+    with np.load(tmp_path / "results.npz") as results:
+        assert results["distances"].shape == (200, 3)
+        assert (results["distances"][:, 0] == 0).all()
     assert json.loads(run("kdiffhash", "match", "a.png", "b.png", "--json"))
 
 
 def _names(wheel):
-    """Files of a wheel."""
+    """Return the sorted names of the files in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return sorted(archive.namelist())

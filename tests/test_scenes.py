@@ -1,4 +1,4 @@
-"""Real descriptors: codes learned on one scene against SIFT on another."""
+"""Real descriptors: codes learned on one scene, compared with SIFT on another."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,14 @@ from kdiffhash.learn.preprocess import preprocess_rows
 
 @pytest.fixture(scope="module")
 def trained(scenes):
+    """A hasher of 256 bits, trained on boruszyn."""
     train = load_scene("boruszyn")
     pairs, similar = draw_pairs(train.points, 20_000, 40_000, groups=train.photos, random_state=0)
     hasher = KernelLDAHash(256, n_basis=500, preprocess="hellinger", random_state=0)
     return hasher.fit_pairs(train.descriptors, pairs, similar)
 
 
-def test_all_scenes_can_be_opened(scenes):
+def test_all_scenes_can_be_loaded(scenes):
     folders = [path for path in scenes.iterdir() if path.is_dir()]
     assert folders
     for folder in folders:
@@ -26,11 +27,11 @@ def test_all_scenes_can_be_opened(scenes):
         assert (scene.points[pairs[:, 0]] == scene.points[pairs[:, 1]]).tolist() == similar.tolist()
 
 
-def test_codes_of_a_quarter_of_the_size_beat_sift(trained):
+def test_codes_of_32_bytes_have_lower_error_rates_than_sift(trained):
     test = load_scene("castle-p30")
-    listed, is_match = test.test_pairs()
+    test_pairs, is_positive = test.test_pairs()
     drawn, flags = draw_pairs(test.points, 1, 100_000, random_state=0)
-    pairs = np.concatenate([listed[is_match][:20_000], drawn[~flags]])
+    pairs = np.concatenate([test_pairs[is_positive][:20_000], drawn[~flags]])
     similar = np.arange(len(pairs)) < len(pairs) - 100_000
     codes = trained.pair_distance(test.descriptors, pairs)
     rows = preprocess_rows(np.asarray(test.descriptors), None)

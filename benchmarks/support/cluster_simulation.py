@@ -1,8 +1,8 @@
-"""A simulation of search on a cluster: queries go out, every worker scans its share, answers merge.
+"""Simulate a search on a cluster: send queries, scan one partition per worker, merge the results.
 
-The costs are those of one machine, measured in parts (`scale.py` measures them, and compares what
-is predicted from them with whole searches on one and two workers). A network, slow workers and more
-of them are then a matter of numbers.
+`dask_scaling.py` measures the cost of each step on one machine, and compares the predicted time
+with complete searches on one and two workers. From the same costs, the simulation predicts searches
+with more workers, a slower network or workers that are slow at times.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from support.markdown import duration, machine_note, size, table
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, unless said otherwise.
+    """Costs of the steps of a search, in seconds unless stated otherwise.
 
-    scan: for a code and a query, on one thread
-    sharing: how much longer that takes where all cores of a machine scan, relative
-    spread: standard deviation of the scan's time, relative
-    answer: until a task that does nothing has answered
-    task: for each further task, in client and scheduler
-    bandwidth: bytes a second into the client
-    merge: for a query and a list of k that is merged
+    scan: comparing one code with one query, on one thread
+    sharing: relative increase of `scan` while all cores of a machine scan
+    spread: relative standard deviation of the scan time
+    answer: round trip of an empty task
+    task: each further task, in client and scheduler
+    bandwidth: bytes per second into the client
+    merge: merging one list of k results for one query
     """
 
     scan: float
@@ -49,10 +49,11 @@ def simulate(
     n_runs: int = 1000,
     seed: int = 0,
 ) -> np.ndarray:
-    """Seconds of a search, in many runs.
+    """Return the simulated seconds of a search, one value per run.
 
-    A worker is slow (its machine is busy) with probability `slow_share`; the search is over when
-    the last worker has answered. Several workers are taken to fill the cores of their machines.
+    A worker is slow by `slow_factor` (its machine is busy) with probability `slow_share`. The
+    search ends when the last worker has answered. With more than one worker, all cores of each
+    machine are assumed to be busy.
     """
     rng = np.random.default_rng(seed)
     factor = np.exp(costs.spread * rng.standard_normal((n_runs, n_workers)))
@@ -66,44 +67,55 @@ def simulate(
     return scan * factor.max(axis=1) + fixed
 
 
-# -- tables, from the result of `scale.py` -----------------------------------------------------
+# -- tables, from the result of `dask_scaling.py` ----------------------------------------------
 
 
-def unit_costs(found: dict[str, Any]) -> dict[str, float]:
-    """Seconds for a descriptor or code, on one thread; bytes in PostgreSQL."""
+def unit_costs(result: dict[str, Any]) -> dict[str, float]:
+    """Return seconds per descriptor or code, seconds of a fit, and bytes per code in PostgreSQL."""
     pg, index = load("postgres_store"), load("index_on_disk")
-    encode = next(case for case in found["cases"] if case["task"] == "encode")
-    fit = next(case for case in found["cases"] if case["task"] == "fit")
+    encode = next(case for case in result["cases"] if case["task"] == "encode")
+    fit = next(case for case in result["cases"] if case["task"] == "fit")
     return {
         "encode": encode["plain_seconds"] / encode["n"],
         "fit": fit["plain_seconds"],
-        "scan": found["simulation"]["costs"]["scan"],
+        "scan": result["simulation"]["costs"]["scan"],
         "load": pg["rows"][0]["seconds"] / pg["n"],
         "pg_bytes": pg["rows"][1]["bytes_per_code"],
         "build": index["rows"][0]["seconds"] / index["n"],
     }
 
 
-def costs_table(found: dict[str, Any]) -> str:
-    cost = unit_costs(found)
+def costs_table(result: dict[str, Any]) -> str:
+    cost = unit_costs(result)
     rows = [
-        ["learn, 300,000 pairs, 1,000 basis rows", f"{cost['fit']:.0f} s in all", "`scale.py`"],
-        ["encode, 128 bits", f"{1e6 * cost['encode']:.1f} µs", "`scale.py`"],
-        ["put into an index file", f"{1e6 * cost['build']:.2f} µs", "`index.py`"],
+        [
+            "fit, 300,000 pairs, 1,000 basis rows",
+            f"{cost['fit']:.0f} s in total",
+            "`dask_scaling.py`",
+        ],
+        ["encode, 128 bits", f"{1e6 * cost['encode']:.1f} µs", "`dask_scaling.py`"],
+        ["add to an index file, 128 bits", f"{1e6 * cost['build']:.2f} µs", "`index_on_disk.py`"],
         [
             "load into PostgreSQL, 256 bits",
             f"{1e6 * cost['load']:.1f} µs, {cost['pg_bytes']:.0f} bytes on disk",
-            "`postgres.py`",
+            "`postgres_store.py`",
         ],
-        ["compare with a query, 128 bits", f"{1e9 * cost['scan']:.2f} ns", "`scale.py`"],
+        ["compare with one query, 128 bits", f"{1e9 * cost['scan']:.2f} ns", "`dask_scaling.py`"],
     ]
-    note = f"{machine_note(found)}; one thread, but PostgreSQL and index files use more."
-    return note + "\n\n" + table(["step", "cost", "measured by `benchmarks/`"], rows)
+    other = machine_note(load("postgres_store")).removeprefix("Measured on ")
+    note = (
+        f"{machine_note(result)}, one thread; index files and PostgreSQL on {other}, all threads."
+    )
+    return (
+        note
+        + "\n\n"
+        + table(["step", "cost per descriptor", "measured by, in `benchmarks/`"], rows)
+    )
 
 
-def worked_table(found: dict[str, Any]) -> str:
-    cost = unit_costs(found)
-    measured = Costs(**found["simulation"]["costs"])
+def worked_table(result: dict[str, Any]) -> str:
+    cost = unit_costs(result)
+    measured = Costs(**result["simulation"]["costs"])
     rows = []
     for n in (1e7, 1e8, 1e9):
         for workers in (1, 8, 64):
@@ -122,21 +134,21 @@ def worked_table(found: dict[str, Any]) -> str:
             )
     header = [
         "descriptors",
-        "workers of one thread",
-        "128-byte rows on disk",
+        "workers with one thread",
+        "descriptors on disk, 128 bytes each",
         "128-bit codes",
-        "codes a worker",
+        "codes per worker",
         "encode",
         "1,000 queries",
-        "into one PostgreSQL, 256 bits",
+        "load into one PostgreSQL server, 256 bits",
     ]
     return table(header, rows)
 
 
-def fanout_table(found: dict[str, Any]) -> str:
-    simulation = found["simulation"]
+def fanout_table(result: dict[str, Any]) -> str:
+    simulation = result["simulation"]
     measured = Costs(**simulation["costs"])
-    tried = [
+    validation = [
         [
             f"{row['workers']}",
             f"{row['predicted']:.2f} s",
@@ -145,36 +157,35 @@ def fanout_table(found: dict[str, Any]) -> str:
         ]
         for row in simulation["rows"]
     ]
-    n = next(case["n"] for case in found["cases"] if case["task"] == "search")
+    n = next(case["n"] for case in result["cases"] if case["task"] == "search")
     first = (
         f"{simulation['rows'][0]['n_queries']:,} queries against {n / 1e6:.0f} million codes of "
-        "128 bits: predicted from plain scans of half the codes, the round trip of an empty task, "
-        "the bandwidth and the merge, and measured as a whole.\n\n"
-        + table(["workers", "simulated", "measured", "difference"], tried)
+        "128 bits. The prediction is computed from local scans of half the codes, the round trip "
+        "of an empty task, the bandwidth and the time of a merge; the measurement is of complete "
+        "searches.\n\n" + table(["workers", "predicted", "measured", "difference"], validation)
     )
     rows = []
     for workers in (1, 8, 64):
         cells = []
         for slow in (0.0, 0.02):
             seconds = simulate(measured, 1e9, workers, 1000, slow_share=slow, slow_factor=3.0)
-            low, high = np.quantile(seconds, (0.5, 0.99))
-            cells += [duration(float(low)), duration(float(high))]
-        few = simulate(measured, 1e7, workers, 1)
-        rows.append([str(workers), *cells, duration(float(np.median(few)))])
+            cells += [duration(float(q)) for q in np.quantile(seconds, (0.5, 0.99))]
+        single_query = simulate(measured, 1e7, workers, 1)
+        rows.append([str(workers), *cells, duration(float(np.median(single_query)))])
     header = [
         "workers",
         "10⁹ codes, 1,000 queries: median",
-        "99 % of the times",
-        "one worker in fifty slow, threefold: median",
-        "99 %",
+        "99th percentile",
+        "with 2 % of workers 3 times slower: median",
+        "99th percentile",
         "10⁷ codes, one query",
     ]
-    return first + "\n\nSimulated:\n\n" + table(header, rows)
+    return first + "\n\nPredicted for larger clusters:\n\n" + table(header, rows)
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
+def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
-        "costs": costs_table(found),
-        "worked": worked_table(found),
-        "fanout": fanout_table(found),
+        "costs": costs_table(result),
+        "worked": worked_table(result),
+        "fanout": fanout_table(result),
     }

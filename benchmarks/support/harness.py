@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, timing, the machine, result files, cells of tables."""
+"""Options, timing, the machine's description and result files, shared by all benchmarks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ LIBRARIES = (
 
 
 def arguments(description: str | None, **options: Any) -> argparse.Namespace:
+    """Parse the command line; each keyword becomes an option of its default's type."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--no-save", action="store_true", help="do not write benchmarks/results")
@@ -34,7 +35,7 @@ def arguments(description: str | None, **options: Any) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its instruction set, cores and memory, and versions of what is installed."""
+    """Return the CPU, its instruction set, cores and memory, and the library versions."""
     cpu, instructions, memory = platform.processor() or platform.machine(), None, None
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -53,14 +54,14 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Of the libraries that a result may depend on, those installed."""
+    """Yield name and version of each installed library that a result may depend on."""
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             yield name, version(name)
 
 
 def interleaved(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each function; they take turns, so that noise hits all alike."""
+    """Return the median seconds of each function; calls alternate, so noise affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
@@ -70,24 +71,25 @@ def interleaved(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[s
     return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 
 
-def say(*what: Any) -> None:
-    """Tell how far it is; standard output is for the result."""
-    print(*what, file=sys.stderr, flush=True)
+def log(*values: Any) -> None:
+    """Print progress to standard error; standard output is for the result."""
+    print(*values, file=sys.stderr, flush=True)
 
 
 def load(name: str) -> dict[str, Any]:
-    """The last result of a benchmark."""
+    """Return the stored result of a benchmark."""
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def rows_before(
+def stored_rows(
     name: str, keep: Callable[[dict[str, Any]], bool], key: str = "rows"
 ) -> list[dict[str, Any]]:
-    """Rows of the last result of a benchmark that are not measured again."""
+    """Return the rows of a stored result that are kept because they are not measured again."""
     return list(filter(keep, load(name)[key]))
 
 
 def report(name: str, result: dict[str, Any], options: argparse.Namespace) -> None:
+    """Store a result in `benchmarks/results` and print it."""
     result = {"benchmark": name, "machine": machine(), **result}
     if not options.no_save:
         RESULTS.mkdir(exist_ok=True)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 
 def anonymous_mb() -> float:
+    """Return the anonymous memory of this process in MB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this benchmark reads /proc/self/status")
+    raise RuntimeError("/proc/self/status has no line RssAnon: this benchmark needs Linux")
 
 
-class Watch(threading.Thread):
-    """The highest anonymous memory while it runs."""
+class MemoryMonitor(threading.Thread):
+    """Record the peak of the anonymous memory until `done` is set."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

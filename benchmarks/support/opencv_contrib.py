@@ -1,7 +1,7 @@
-"""Binary descriptors of OpenCV contrib at given keypoints.
+"""Compute the binary descriptors of OpenCV contrib at given keypoints.
 
-Run by `matching.py` in an environment of its own, since OpenCV and OpenCV contrib are two packages
-of one module: ``python contrib.py KEYPOINTS.npz OUT.npz``.
+`matching.py` runs this in a separate environment, because OpenCV and OpenCV contrib cannot be
+installed together: ``python opencv_contrib.py KEYPOINTS.npz OUT.npz``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import sys
 import cv2
 import numpy as np
 
-SIFT_SCALE = 6.75  # of the sampling window, as OpenCV recommends for SIFT's keypoints
-BINBOOST = {64: 300, 128: 301, 256: 302}  # OpenCV's numbers of BinBoost
+SIFT_SCALE = 6.75  # of the sampling window, as OpenCV recommends for SIFT keypoints
+BINBOOST = {64: 300, 128: 301, 256: 302}  # OpenCV's constants for the BinBoost variants
 
 
 def extractors() -> dict[tuple[str, int], object]:
+    """Return the descriptor extractors by name and number of bits."""
     x = cv2.xfeatures2d
     sizes = {
         "beblid": {256: x.BEBLID_SIZE_256_BITS, 512: x.BEBLID_SIZE_512_BITS},
@@ -30,19 +31,19 @@ def extractors() -> dict[tuple[str, int], object]:
 
 
 def main() -> None:
-    given, out = np.load(sys.argv[1]), {}
-    for number, path in enumerate(given["paths"]):
+    inputs, out = np.load(sys.argv[1]), {}
+    for number, path in enumerate(inputs["paths"]):
         image = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
-        rows = given[f"keypoints{number}"]
+        rows = inputs[f"keypoints{number}"]
         for (name, n_bits), extractor in extractors().items():
-            # The number of a keypoint goes along as its class: some are left out near the border.
-            points = [
+            # Extractors drop keypoints near the border; class_id tells which ones remain.
+            keypoints = [
                 cv2.KeyPoint(x, y, size, angle, response, int(octave), i)
                 for i, (x, y, size, angle, response, octave) in enumerate(rows.tolist())
             ]
-            kept, codes = extractor.compute(image, points)
+            remaining, codes = extractor.compute(image, keypoints)
             out[f"{name}-{n_bits}-{number}"] = codes
-            out[f"{name}-{n_bits}-{number}-kept"] = [point.class_id for point in kept]
+            out[f"{name}-{n_bits}-{number}-rows"] = [point.class_id for point in remaining]
     np.savez(sys.argv[2], **out)
 
 

@@ -1,4 +1,4 @@
-"""The compiled loops; `native/` says what they do, `native/module.cpp` what they check."""
+"""The compiled core: `native/` documents the loops, `native/module.cpp` checks their arguments."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ Bool = NDArray[np.bool_]
 
 level: str
 panel: int
-margin: int
+max_hits_per_step: int
 gram_panel: int
 
 def nearest(
@@ -27,23 +27,23 @@ def nearest(
     last: int,
     queries: U64,
     slices: bool,
-    limits: I64,
+    bounds: I64,
     distances: I32,
     rows: I64,
     sizes: I64,
     /,
 ) -> None: ...
-def within(
+def range_search(
     blocks: U64,
     n_rows: int,
     kept: U8 | None,
     last: int,
     queries: U64,
     slices: bool,
-    limits: I64,
+    bounds: I64,
     row: int,
     query: int,
-    found: I64,
+    query_index: I64,
     rows: I64,
     distances: I32,
     /,
@@ -64,17 +64,17 @@ def match(
     blocks: U64,
     n_rows: int,
     queries: U64,
-    limits: I64,
-    limit_of: I64,
+    bounds: I64,
+    bound_of: I64,
     best: I64,
     second: I64,
     rows: I64,
     /,
 ) -> None: ...
-def part_values(
+def substring_values(
     blocks: U64, n_words: int, n_rows: int, rows: I64, begin: int, width: int, out: I64, /
 ) -> None: ...
-def list_rows(
+def build_table(
     blocks: U64, n_words: int, begin: int, width: int, starts: U32, rows: U32, /
 ) -> None: ...
 def look_up(
@@ -85,22 +85,30 @@ def look_up(
     firsts: I64,
     starts: U32,
     rows: U32,
-    flips: U32,
-    flip_firsts: I64,
-    flip_counts: I64,
-    flip_most: I64,
+    masks: U32,
+    mask_firsts: I64,
+    mask_counts: I64,
+    radii: I64,
     radius: int,
     queries: U64,
     after: I64,
     first: int,
-    found: I64,
+    query_index: I64,
     found_rows: I64,
     distances: I32,
     /,
 ) -> tuple[int, int]: ...
-def weight_differing(words: U64, projections: F32, out: F32, /) -> None: ...
+def weighted_distances(words: U64, projections: F32, out: F32, /) -> None: ...
 def decide(
-    a: U32, b: U32, left: I64, right: I64, accept: I32, reject: I32, similar: Bool, parts: U16, /
+    a: U32,
+    b: U32,
+    left: I64,
+    right: I64,
+    accept: I32,
+    reject: I32,
+    similar: Bool,
+    words_read: U16,
+    /,
 ) -> None: ...
 def multiply(a: F32, panels: F32, n_rows: int, out: F32, /) -> None: ...
 def squared_norms(rows: F32, width: int, n_rows: int, out: F32, /) -> None: ...
@@ -113,24 +121,24 @@ def recompute_sums(
     features: F32,
     directions: F32,
     thresholds: F32,
-    near: F32,
-    very_near: F32,
+    sum_bound: F32,
+    feature_bound: F32,
     ambiguous: Bool,
     /,
 ) -> int: ...
 def recompute_rows(
     projections: F32,
-    places: I64,
+    rows: I64,
     features: F64,
     directions: F32,
     thresholds: F32,
-    very_near: F32,
+    feature_bound: F32,
     /,
 ) -> None: ...
 def gaussians(rows: F64, basis: F64, factor: float, out: F64, /) -> None: ...
 def add_gram(features: I16, left: I64, right: I64, sign: int, shift: int, out: I64, /) -> None: ...
 def rank(values: F32, ranks: I32, distinct: F32, /) -> int: ...
-def best_cut(
+def best_threshold(
     ranks: I32,
     distinct: F32,
     positives: I32,
@@ -139,13 +147,13 @@ def best_cut(
     negative_weight: float,
     /,
 ) -> tuple[int, int, int]: ...
-def best_weighted_cut(
+def best_weighted_threshold(
     ranks: I32, n_distinct: int, pairs: I32, weights: F64, /
 ) -> tuple[int, float]: ...
 def soft_bits(projections: F32, thresholds: F32, factor: float, out: F32, /) -> None: ...
-def hide_same(similarity: F32, first: int, labels: I64, /) -> None: ...
+def mask_same_label(similarity: F32, first: int, labels: I64, /) -> None: ...
 def find_largest(similarity: F32, where: I32, value: F32, /) -> None: ...
-def add_partners(soft: F32, low: int, high: int, first: int, out: F32, /) -> None: ...
+def add_partner_similarity(soft: F32, low: int, high: int, first: int, out: F32, /) -> None: ...
 def add_gradient(
     soft: F32, nearest: I32, slopes: F32, prefixes: I64, low: int, high: int, out: F32, /
 ) -> None: ...

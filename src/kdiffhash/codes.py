@@ -1,7 +1,8 @@
-"""Packed binary codes: uint8 rows in ``numpy.packbits`` order, spare bits zero.
+"""Packed binary codes: rows of uint8 in ``numpy.packbits`` order, with spare bits zero.
 
-The first bit is the top bit of the first byte. OpenCV, FAISS, usearch and pgvector take these rows
-as they are. The number of bits travels beside the array wherever it is not a multiple of 8.
+The first bit is the most significant bit of the first byte. OpenCV, FAISS, usearch and pgvector
+accept this layout. Where the number of bits may not be a multiple of 8, it is passed as `n_bits`
+along with the array.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Codes = NDArray[np.uint8]
 
 
 def n_bytes(n_bits: int) -> int:
-    """Bytes that a code of `n_bits` takes."""
+    """Return the number of bytes of a code of `n_bits` bits."""
     return -(-n_bits // 8)
 
 
@@ -30,6 +31,12 @@ def pack(bits: ArrayLike) -> Codes:
     Returns
     -------
     codes : uint8 array of shape (..., ceil(n_bits / 8))
+        Codes; the first bit is the most significant bit of the first byte.
+
+    Raises
+    ------
+    ValueError
+        If there are no bits, or a number is neither 0 nor 1.
 
     Examples
     --------
@@ -39,10 +46,15 @@ def pack(bits: ArrayLike) -> Codes:
     """
     array = np.asarray(bits)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise ValueError(f"bits must have at least one bit per code, got shape {array.shape}")
+        raise ValueError(
+            f"bits must have shape (..., n_bits) with at least one bit, got shape {array.shape}"
+        )
     if array.dtype != np.bool_:
         if not np.all((array == 0) | (array == 1)):
-            raise ValueError("bits must be booleans, or numbers that are all 0 or 1")
+            raise ValueError(
+                "bits must be booleans, or numbers that are all 0 or 1; to binarise other numbers, "
+                "compare them with a threshold"
+            )
         array = array.astype(bool)
     return np.packbits(array, axis=-1)
 
@@ -53,11 +65,18 @@ def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.bool_]:
     Parameters
     ----------
     codes : uint8 array of shape (..., ceil(n_bits / 8))
+        Packed codes.
     n_bits : int
+        Length of the codes in bits.
 
     Returns
     -------
     bits : bool array of shape (..., n_bits)
+
+    Raises
+    ------
+    ValueError
+        If `codes` do not have `n_bits` bits.
 
     Examples
     --------
@@ -71,16 +90,27 @@ def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.bool_]:
 
 
 def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int64]:
-    """Number of bits in which codes differ, with NumPy's broadcasting over all axes but the last.
+    """Compute the Hamming distance of codes, the number of bits that differ.
+
+    All axes but the last are broadcast. ``hamming(a, b)`` compares corresponding rows,
+    ``hamming(a[:, None], b)`` all rows of `a` with all rows of `b`.
 
     Parameters
     ----------
-    a, b : uint8 arrays of shapes (..., n_bytes)
-        ``hamming(a, b)`` compares row by row, ``hamming(a[:, None], b)`` each with each.
+    a : uint8 array of shape (..., n_bytes)
+        Packed codes.
+    b : uint8 array of shape (..., n_bytes)
+        Packed codes of the same length.
 
     Returns
     -------
-    distances : int64 array of the broadcast shape without its last axis
+    distances : int64 array
+        Its shape is the broadcast shape without the last axis.
+
+    Raises
+    ------
+    ValueError
+        If `a` or `b` are not packed codes, or their lengths differ.
 
     Examples
     --------
@@ -94,24 +124,26 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int64]:
     a, b = check_codes(a), check_codes(b)
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(
-            f"codes of {a.shape[-1]} and {b.shape[-1]} bytes cannot be compared; "
-            "encode both with the same model and n_bits"
+            f"codes of {a.shape[-1]} and {b.shape[-1]} bytes cannot be compared; encode both with "
+            "the same model"
         )
     return np.asarray(np.bitwise_count(as_words(a) ^ as_words(b)).sum(axis=-1, dtype=np.int64))
 
 
 def truncate(codes: ArrayLike, n_bits: int) -> Codes:
-    """The first `n_bits` of every code, as codes.
+    """Return the prefix of `n_bits` bits of every code.
 
     Parameters
     ----------
     codes : uint8 array of shape (..., n_bytes)
+        Packed codes.
     n_bits : int
-        At most ``8 * n_bytes``.
+        Length of the prefix, at most ``8 * n_bytes``.
 
     Returns
     -------
     codes : uint8 array of shape (..., ceil(n_bits / 8))
+        Packed prefixes.
 
     Examples
     --------
@@ -131,27 +163,28 @@ def truncate(codes: ArrayLike, n_bits: int) -> Codes:
 
 
 def check_codes(codes: ArrayLike, n_bits: int | None = None) -> Codes:
-    """Return `codes` as a uint8 array, or say what is wrong with them."""
+    """Return `codes` as an array, or raise ValueError if they are not packed codes."""
     array: NDArray[Any] = np.asarray(codes)
     if array.dtype != np.uint8 or array.ndim == 0:
         raise ValueError(
             f"codes must be packed uint8 rows, got {array.dtype} of shape {array.shape}; "
-            "use kdiffhash.pack on bits"
+            "pack bits with kdiffhash.pack"
         )
     if n_bits is not None:
         if array.shape[-1] != n_bytes(n_bits):
             raise ValueError(
-                f"{n_bits} bits take {n_bytes(n_bits)} bytes per code, got {array.shape[-1]}"
+                f"{n_bits} bits take {n_bytes(n_bits)} bytes per code, got {array.shape[-1]}; "
+                "check n_bits"
             )
         if n_bits % 8 and np.any(array[..., -1] & (0xFF >> n_bits % 8)):
-            raise ValueError(f"bits beyond n_bits={n_bits} must be zero; is n_bits right?")
+            raise ValueError(f"bits beyond n_bits={n_bits} must be zero; check n_bits")
     return array
 
 
 def as_words(codes: Codes, width: int = 64) -> NDArray[Any]:
-    """Return codes as unsigned words of `width` bits, the first byte lowest, padded with zeros.
+    """Return codes as little-endian unsigned words of `width` bits, padded with zeros.
 
-    It is a view where the codes are aligned and fill whole words, else a copy.
+    The result is a view if codes are aligned and fill whole words, otherwise a copy.
     """
     spare = -codes.shape[-1] % (width // 8)
     if spare:

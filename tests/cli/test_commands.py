@@ -1,4 +1,4 @@
-"""The command line."""
+"""`kdiffhash train`, `encode`, `eval` and `info`, and errors of the command line."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def folder(objects, tmp_path_factory, command):
     return root
 
 
-def test_train_gives_the_model_that_python_gives(folder, objects):
+def test_train_gives_the_same_model_as_python(folder, objects):
     X, y = objects
     model = kdiffhash.load(folder / "model")
-    same = kdiffhash.KernelLDAHash(20, random_state=0).fit(X, y)
-    np.testing.assert_array_equal(model.transform(X), same.transform(X))
+    expected = kdiffhash.KernelLDAHash(20, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.transform(X), expected.transform(X))
 
 
 @pytest.mark.parametrize("method", ["kernel-lda", "kernel-diff", "lda", "diff", "boosted", "itq"])
-def test_all_methods_train(folder, method, tmp_path, command):
+def test_train_supports_every_method(folder, method, tmp_path, command):
     arguments = ["--method", method, "--bits", 8, "--positives", 500, "--negatives", 500]
     result = command("train", folder / "all.npz", "-o", tmp_path / "m", *arguments, "--json")
     assert result["bits"] == 8
@@ -48,7 +48,7 @@ def test_all_methods_train(folder, method, tmp_path, command):
     assert kdiffhash.load(tmp_path / "m").n_bits_ == 8
 
 
-def test_train_on_pairs_and_on_scenes(folder, tmp_path, command):
+def test_train_on_explicit_pairs_and_on_scenes(folder, tmp_path, command):
     result = command(
         "train", folder / "pairs.npz", "-o", tmp_path / "m", "--method", "lda", "--json"
     )
@@ -60,7 +60,7 @@ def test_train_on_pairs_and_on_scenes(folder, tmp_path, command):
 
 
 @pytest.mark.parametrize("name", ["x.npy", "all.npz", "pairs.npz"])
-def test_encode_streams_the_codes_that_python_gives(folder, objects, tmp_path, name, command):
+def test_encode_gives_the_same_codes_as_python(folder, objects, tmp_path, name, command):
     result = command("encode", folder / "model", folder / name, "-o", tmp_path / "c.npy", "--json")
     assert result["shape"] == [600, 3]
     codes = np.load(tmp_path / "c.npy")
@@ -69,7 +69,7 @@ def test_encode_streams_the_codes_that_python_gives(folder, objects, tmp_path, n
     assert np.load(tmp_path / "s.npy").shape == (600, 2)
 
 
-def test_eval_agrees_with_the_library(folder, objects, command):
+def test_eval_gives_the_same_rates_as_python(folder, objects, command):
     X, y = objects
     arguments = ["--positives", 900, "--negatives", 5000, "--bits", 8, "--json"]
     result = command("eval", folder / "model", folder / "all.npz", *arguments)
@@ -81,14 +81,14 @@ def test_eval_agrees_with_the_library(folder, objects, command):
     assert row["fnr_at_1e-2"] == pytest.approx(curve.fnr_at(0.01))
     assert row["fpr95"] == pytest.approx(curve.fpr95)
     assert row["fpr95_interval"][0] <= row["fpr95"] <= row["fpr95_interval"][1]
-    assert row["fnr_at_1e-4"] is None  # 5,000 negatives cannot tell
+    assert row["fnr_at_1e-4"] is None  # too few negative pairs to measure it
     euclidean = np.linalg.norm(X[pairs[:, 0]] - X[pairs[:, 1]], axis=1)
-    plain = kdiffhash.roc(euclidean, similar)
-    assert by_name["Euclidean", 384]["auc"] == pytest.approx(plain.auc)
+    euclidean_curve = kdiffhash.roc(euclidean, similar)
+    assert by_name["Euclidean", 384]["auc"] == pytest.approx(euclidean_curve.auc)
     assert ("KernelLDAHash", 8) in by_name
 
 
-def test_eval_of_a_scene_uses_its_test_list(folder, tmp_path, command):
+def test_eval_on_a_scene_uses_its_test_list(folder, tmp_path, command):
     command("train", folder / "scene", "-o", tmp_path / "m", "--bits", 16)
     result = command("eval", tmp_path / "m", folder / "scene", "--negatives", 4000, "--json")
     assert (result["positives"], result["negatives"]) == (150, 4000)
@@ -96,7 +96,7 @@ def test_eval_of_a_scene_uses_its_test_list(folder, tmp_path, command):
     assert "Euclidean" in text
 
 
-def test_info_tells_what_is_in_a_model(folder, command):
+def test_info_describes_a_model_file(folder, command):
     result = command("info", folder / "model", "--json")
     assert result["class"] == "KernelLDAHash"
     assert (result["bits"], result["bytes_per_code"], result["input_features"]) == (20, 3, 12)
@@ -104,41 +104,41 @@ def test_info_tells_what_is_in_a_model(folder, command):
     assert "KernelLDAHash" in command("info", folder / "model")
 
 
-def test_info_tells_what_python_tells_for_every_class(objects, tmp_path, command):
+def test_info_agrees_with_python_for_every_class(objects, tmp_path, command):
     X, y = objects
     pairs, similar = kdiffhash.draw_pairs(y, 300, 300, random_state=0)
     cross = kdiffhash.CrossDiffHash(8, random_state=0).fit_pairs(X, X[:, :9], pairs, similar)
     cross.save(tmp_path / "cross")
-    told = command("info", tmp_path / "cross", "--json")
-    assert told["class"] == "CrossDiffHash"
-    assert told["input_features"] == {"x": 12, "y": 9}
-    assert (told["bits"], told["bytes_per_code"]) == (8, 1)
+    info = command("info", tmp_path / "cross", "--json")
+    assert info["class"] == "CrossDiffHash"
+    assert info["input_features"] == {"x": 12, "y": 9}
+    assert (info["bits"], info["bytes_per_code"]) == (8, 1)
     for hasher in (
         kdiffhash.ITQHash(8, preprocess="unit"),
         kdiffhash.BoostedHash(9),
         kdiffhash.LDAHash(8),
     ):
         hasher.set_params(random_state=0).fit(X, y).save(tmp_path / "m")
-        told = command("info", tmp_path / "m", "--json")
-        assert told["class"] == type(hasher).__name__
-        assert told["preprocess"] == hasher.preprocess
-        hidden = ("n_jobs", "verbose")
-        known = {name: v for name, v in hasher.get_params().items() if name not in hidden}
-        assert told["parameters"] == known
+        info = command("info", tmp_path / "m", "--json")
+        assert info["class"] == type(hasher).__name__
+        assert info["preprocess"] == hasher.preprocess
+        not_stored = ("n_jobs", "verbose")
+        stored = {name: v for name, v in hasher.get_params().items() if name not in not_stored}
+        assert info["parameters"] == stored
         if hasattr(hasher, "bit_fnr_"):
-            assert told["mean_bit_fnr"] == pytest.approx(hasher.bit_fnr_.mean())
+            assert info["mean_bit_fnr"] == pytest.approx(hasher.bit_fnr_.mean())
 
 
-def test_info_on_the_system(command, folder):
-    told = command("info", "--system", "--json")
-    assert told["kdiffhash"] == kdiffhash.__version__
-    assert told["numpy"] == np.__version__
-    assert told["instruction_set"] in ("base", "avx2", "avx512")
-    assert told["threads"] >= 1
+def test_info_describes_the_installation(command, folder):
+    info = command("info", "--system", "--json")
+    assert info["kdiffhash"] == kdiffhash.__version__
+    assert info["numpy"] == np.__version__
+    assert info["instruction_set"] in ("base", "avx2", "avx512")
+    assert info["threads"] >= 1
     assert "instruction set" in command("info", "--system")
     both = command("info", folder / "model", "--system", "--json")
     assert both["class"] == "KernelLDAHash"
-    assert both["threads"] == told["threads"]
+    assert both["threads"] == info["threads"]
     assert "--system" in command("info", fail=True)
 
 
@@ -173,37 +173,37 @@ print("heavy:", [name for name in ("sklearn", "scipy", "joblib", "pandas") if na
         assert done.stdout.splitlines()[-1] == "heavy: []", arguments
 
 
-def test_paths_with_brackets_and_infinite_parameters(folder, objects, tmp_path, command):
-    odd = tmp_path / "a[/b].safetensors"
-    odd.parent.mkdir()
-    kdiffhash.DiffHash(4, alpha=np.inf).fit(*objects).save(odd)
-    assert command("info", odd, "--json")["parameters"]["alpha"] == "inf"
-    assert "b].safetensors" in command("info", odd)
+def test_info_prints_paths_with_brackets_and_infinite_parameters(objects, tmp_path, command):
+    path = tmp_path / "a[/b].safetensors"  # looks like markup of rich
+    path.parent.mkdir()
+    kdiffhash.DiffHash(4, alpha=np.inf).fit(*objects).save(path)
+    assert command("info", path, "--json")["parameters"]["alpha"] == "inf"
+    assert "b].safetensors" in command("info", path)
 
 
-def test_help_and_version(command):
+def test_help_and_version_are_printed(command):
     assert command("--version").strip() == f"kdiffhash {kdiffhash.__version__}"
     for name in ("train", "encode", "eval", "info"):
         assert name in command("--help")
         assert "--json" in command(name, "--help")
 
 
-def test_mistakes_are_said_in_a_sentence(folder, tmp_path, command):
+def test_invalid_input_is_reported_in_one_sentence(folder, tmp_path, command):
     model, x, out = folder / "model", folder / "x.npy", tmp_path / "out.npy"
     np.save(tmp_path / "narrow.npy", np.zeros((5, 3)))
     np.save(tmp_path / "flat.npy", np.zeros(5))
     nan = np.zeros((30_000, 12))
     nan[0, 3] = np.nan
     np.save(tmp_path / "nan.npy", nan)
-    np.save(tmp_path / "one.npy", np.zeros(600))
-    np.save(tmp_path / "few.npy", np.zeros(3))
+    np.save(tmp_path / "one_label.npy", np.zeros(600))
+    np.save(tmp_path / "three_labels.npy", np.zeros(3))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "none.npz", q=np.zeros(3))
     (tmp_path / "misnamed.npy").write_bytes((folder / "all.npz").read_bytes())
     (tmp_path / "misnamed.npz").write_bytes(x.read_bytes())
     (tmp_path / "rows.csv").write_text("1,2,3")
     flipped = bytearray((folder / "all.npz").read_bytes())
-    flipped[3000] ^= 255  # in the rows, so that the checksum of the archive does not fit
+    flipped[3000] ^= 255  # inside the array, so that the checksum of the archive fails
     (tmp_path / "flipped.npz").write_bytes(flipped)
     (tmp_path / "cut.npy").write_bytes(x.read_bytes()[:500])
     (tmp_path / "cut.npz").write_bytes((folder / "all.npz").read_bytes()[:500])
@@ -221,15 +221,18 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path, command):
         (["encode", x, x, "-o", out], "not a model file"),
         (["encode", model, x, "-o", out, "--bits", 21], "from 1 to 20"),
         (["encode", model, tmp_path / "misnamed.npy", "-o", out], "is an .npz file"),
-        (["train", tmp_path / "misnamed.npz", "-o", tmp_path / "m"], "name it .npy"),
+        (["train", tmp_path / "misnamed.npz", "-o", tmp_path / "m"], "rename it to .npy"),
         (["encode", model, tmp_path / "flipped.npz", "-o", out], "damaged"),
         (["encode", model, tmp_path / "rows.csv", "-o", out], "rows are read from"),
         (["eval", model, folder / "all.npz", "--bits", 24], "the model has 20 bits"),
-        (["train", folder / "pairs.npz", "-o", tmp_path / "m", "--across-groups"], "of its own"),
+        (
+            ["train", folder / "pairs.npz", "-o", tmp_path / "m", "--across-groups"],
+            "explicit pairs",
+        ),
         (["eval", model, x], "--labels"),
         (["train", x, "-o", tmp_path / "m"], "--labels"),
-        (["train", x, "--labels", tmp_path / "one.npy", "-o", tmp_path / "m"], "one class"),
-        (["train", x, "--labels", tmp_path / "few.npy", "-o", tmp_path / "m"], "600 rows"),
+        (["train", x, "--labels", tmp_path / "one_label.npy", "-o", tmp_path / "m"], "one class"),
+        (["train", x, "--labels", tmp_path / "three_labels.npy", "-o", tmp_path / "m"], "600 rows"),
         (["train", folder / "all.npz", "-o", tmp_path / "m", "--bits", 2000], "raise n_basis"),
         (["train", folder / "all.npz", "-o", tmp_path / "m", "--across-groups"], "needs groups"),
         (["train", "no-such-scene", "-o", tmp_path / "m"], "no scene"),
@@ -243,7 +246,7 @@ def test_mistakes_are_said_in_a_sentence(folder, tmp_path, command):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_full_disk_leaves_the_old_codes(folder, tmp_path):
+def test_full_disk_leaves_the_existing_codes_unchanged(folder, tmp_path):
     out = tmp_path / "codes.npy"
     out.write_bytes(b"old codes")
     code = f"""

@@ -30,14 +30,14 @@ def folder(tmp_path, run):
     return tmp_path
 
 
-def test_the_whole_road(folder, run):
+def test_every_command_agrees_with_an_index_in_memory(folder, run):
     codes, path = np.load(folder / "codes.npy"), folder / "x.index"
     queries = folder / "queries.npy"
     index = HammingIndex(codes)
-    told = run("search", path, queries, "-k", 3, "--json")
+    result = run("search", path, queries, "-k", 3, "--json")
     distances, ids = index.search(codes[5:9], 3)
-    assert [row["ids"] for row in told["rows"]] == ids.tolist()
-    assert [row["distances"] for row in told["rows"]] == distances.tolist()
+    assert [row["ids"] for row in result["rows"]] == ids.tolist()
+    assert [row["distances"] for row in result["rows"]] == distances.tolist()
 
     assert run("add", path, folder / "more.npz", "--ids", folder / "ids.npy", "--json") == {
         "index": str(path),
@@ -45,36 +45,36 @@ def test_the_whole_road(folder, run):
         "codes": 320,
     }
     index.add(codes[:20] ^ np.uint8(1), 1000 + np.arange(20))
-    told = run("search", path, queries, "-k", 4, "-o", folder / "found.npz", "--json")
-    assert told["written"] == str(folder / "found.npz")
-    found = np.load(folder / "found.npz")
-    np.testing.assert_array_equal(found["ids"], index.search(codes[5:9], 4)[1])
-    np.testing.assert_array_equal(found["distances"], index.search(codes[5:9], 4)[0])
+    result = run("search", path, queries, "-k", 4, "-o", folder / "found.npz", "--json")
+    assert result["written"] == str(folder / "found.npz")
+    written = np.load(folder / "found.npz")
+    np.testing.assert_array_equal(written["ids"], index.search(codes[5:9], 4)[1])
+    np.testing.assert_array_equal(written["distances"], index.search(codes[5:9], 4)[0])
     run("search", path, queries, "-o", folder / "found.npy")
     np.testing.assert_array_equal(np.load(folder / "found.npy"), index.search(codes[5:9], 10)[1])
 
     np.save(folder / "some.npy", np.arange(100))
-    told = run("search", path, queries, "-k", 1, "--allowed", folder / "some.npy", "--json")
-    assert [row["ids"] for row in told["rows"]] == [[5], [6], [7], [8]]
+    result = run("search", path, queries, "-k", 1, "--allowed", folder / "some.npy", "--json")
+    assert [row["ids"] for row in result["rows"]] == [[5], [6], [7], [8]]
 
-    told = run("radius", path, queries, "-r", 9, "--json")
+    result = run("radius", path, queries, "-r", 9, "--json")
     lims, distances, ids = index.search_radius(codes[5:9], 9)
-    assert [i for row in told["rows"] for i in row["ids"]] == ids.tolist()
+    assert [i for row in result["rows"] for i in row["ids"]] == ids.tolist()
     run("radius", path, queries, "-r", 9, "-o", folder / "near.npz")
     near = np.load(folder / "near.npz")
     for name, array in (("lims", lims), ("distances", distances), ("ids", ids)):
         np.testing.assert_array_equal(near[name], array)
 
-    told = run("duplicates", path, "--json")
-    assert told["rows"] == [{"a": 7, "b": 200, "distance": 0}]
+    result = run("duplicates", path, "--json")
+    assert result["rows"] == [{"a": 7, "b": 200, "distance": 0}]
     assert run("duplicates", path, "-r", 8, "--json")["pairs"] == len(index.duplicates(8)[0])
 
     assert run("remove", path, 7, folder / "ids.npy", "--json")["removed"] == 21
-    told = run("info", path, "--json")
-    assert (told["codes"], told["removed"], told["bits"]) == (299, 21, 64)
+    result = run("info", path, "--json")
+    assert (result["codes"], result["removed"], result["bits"]) == (299, 21, 64)
     size = path.stat().st_size
-    told = run("compact", path, "--json")
-    assert (told["codes"], told["bytes_before"]) == (299, size)
+    result = run("compact", path, "--json")
+    assert (result["codes"], result["bytes_before"]) == (299, size)
     assert run("info", path, "--json")["removed"] == 0
     assert run("verify", path, "--json")["damage"] == []
     assert "299" in run("info", path)
@@ -83,20 +83,20 @@ def test_the_whole_road(folder, run):
     assert table == [[0, 5, 0], [1, 6, 0], [2, 200, 0], [3, 8, 0]]  # 200 has the code of 7
 
 
-def test_reranking_on_the_command_line(folder, run):
+def test_search_reranks_by_projections(folder, run):
     rng = np.random.default_rng(1)
     projections = rng.standard_normal((30, 64)).astype(np.float32)
     np.save(folder / "p.npy", projections)
     np.save(folder / "q.npy", np.packbits(projections > 0, axis=1))
-    where = (folder / "x.index", folder / "q.npy", "--rerank-projections", folder / "p.npy")
-    told = run("search", *where, "--rerank-factor", 10, "--json")
+    arguments = (folder / "x.index", folder / "q.npy", "--rerank-projections", folder / "p.npy")
+    result = run("search", *arguments, "--rerank-factor", 10, "--json")
     expected = HammingIndex(np.load(folder / "codes.npy")).search(
         np.load(folder / "q.npy"), 10, rerank_projections=projections
     )
-    assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
+    assert [row["ids"] for row in result["rows"]] == expected[1].tolist()
 
 
-def test_damage_is_found_and_fails(folder, run):
+def test_verify_fails_on_a_damaged_file(folder, run):
     path = folder / "x.index"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -104,7 +104,7 @@ def test_damage_is_found_and_fails(folder, run):
     assert "checksum" in run("verify", path, fail=True)
 
 
-def test_what_goes_wrong_is_said(folder, run):
+def test_errors_are_reported_and_change_nothing(folder, run):
     path, codes = folder / "x.index", folder / "codes.npy"
     before = path.read_bytes()
     np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
@@ -130,27 +130,27 @@ def test_what_goes_wrong_is_said(folder, run):
     assert not [p for p in folder.iterdir() if ".part" in p.name or p.name == "y.index"]
 
 
-def test_nothing_is_added_when_some_input_is_wrong(folder, run):
+def test_no_codes_are_added_if_one_input_is_invalid(folder, run):
     path, codes = folder / "x.index", folder / "codes.npy"
     np.save(folder / "narrow.npy", np.zeros((3, 4), np.uint8))
-    np.save(folder / "few.npy", np.arange(5000, 5012))
-    np.save(folder / "none.npy", np.zeros((0, 8), np.uint8))
+    np.save(folder / "twelve.npy", np.arange(5000, 5012))
+    np.save(folder / "empty.npy", np.zeros((0, 8), np.uint8))
     np.savez(folder / "named.npz", other=np.zeros((3, 8), np.uint8))
     content = bytearray((folder / "more.npz").read_bytes())
     content[60:90] = bytes(30)
     (folder / "bad.npz").write_bytes(content)
     assert "4 bytes" in run("add", path, codes, folder / "narrow.npy", fail=True)
-    assert "12 ids" in run("add", path, codes, "--ids", folder / "few.npy", fail=True)
+    assert "12 ids" in run("add", path, codes, "--ids", folder / "twelve.npy", fail=True)
     assert run("info", path, "--json")["codes"] == 300
-    assert "no codes" in run("search", path, folder / "none.npy", fail=True)
+    assert "no codes" in run("search", path, folder / "empty.npy", fail=True)
     assert "its arrays are other" in run("search", path, folder / "named.npz", fail=True)
     assert "bad.npz" in run("search", path, folder / "bad.npz", fail=True)
     np.save(folder / "p.npy", np.zeros((9, 64), np.float32))
-    where = (folder / "queries.npy", "--rerank-projections", folder / "p.npy")
-    assert "one row for each" in run("search", path, *where, fail=True)
+    arguments = (folder / "queries.npy", "--rerank-projections", folder / "p.npy")
+    assert "one row for each" in run("search", path, *arguments, fail=True)
 
 
-def test_an_index_knows_its_model(tmp_path, run, command):
+def test_codes_of_another_model_are_refused(tmp_path, run, command):
     rows = np.random.default_rng(0).normal(size=(50, 4))
     (tmp_path / "rows").mkdir()
     np.save(tmp_path / "rows" / "a.npy", rows)
@@ -160,15 +160,15 @@ def test_an_index_knows_its_model(tmp_path, run, command):
         models[name].save(tmp_path / name)
         command("encode", tmp_path / name, tmp_path / "rows", "-o", tmp_path / f"{name}-codes")
     one, two = tmp_path / "one-codes", tmp_path / "two-codes"
-    plain = one / "a.npy"  # a file of codes carries no model
+    plain = one / "a.npy"  # a single file does not record its model
     index = tmp_path / "x.index"
     run("build", one, "-o", index)
-    told = run("info", index, "--json")
-    assert (told["bits"], told["model"]) == (12, fingerprint(models["one"]))
+    result = run("info", index, "--json")
+    assert (result["bits"], result["model"]) == (12, fingerprint(models["one"]))
     other = "x.index holds codes of another model"
-    for work in ("search", "add"):
-        assert other in run(work, index, two, fail=True)
-        assert other in run(work, index, plain, "--model", tmp_path / "two", fail=True)
+    for name in ("search", "add"):
+        assert other in run(name, index, two, fail=True)
+        assert other in run(name, index, plain, "--model", tmp_path / "two", fail=True)
     assert other in run("radius", index, two, "-r", 1, fail=True)
     assert "two-codes holds codes of another" in run(
         "search", index, two, "--model", tmp_path / "one", fail=True
@@ -179,16 +179,16 @@ def test_an_index_knows_its_model(tmp_path, run, command):
     assert run("add", index, plain, "--model", tmp_path / "one", "--json")["codes"] == 100
     assert run("add", index, plain, "--json")["codes"] == 150
     expected = models["one"].transform(rows)
-    told = run("search", index, one, "-k", 1, "--model", tmp_path / "one", "--json")
-    assert [row["ids"] for row in told["rows"]] == [
+    result = run("search", index, one, "-k", 1, "--model", tmp_path / "one", "--json")
+    assert [row["ids"] for row in result["rows"]] == [
         [int(np.flatnonzero((expected == code).all(axis=1))[0])] for code in expected
     ]
 
-    named = ("--model", tmp_path / "two")
-    run("build", two / "a.npy", "-o", tmp_path / "z.index", *named)
-    told = run("info", tmp_path / "z.index", "--json")
-    assert (told["bits"], told["model"]) == (12, fingerprint(models["two"]))
+    model = ("--model", tmp_path / "two")
+    run("build", two / "a.npy", "-o", tmp_path / "z.index", *model)
+    result = run("info", tmp_path / "z.index", "--json")
+    assert (result["bits"], result["model"]) == (12, fingerprint(models["two"]))
     np.save(tmp_path / "short.npy", models["two"].transform(rows)[:, :1])
-    run("build", tmp_path / "short.npy", "-o", tmp_path / "s.index", *named)  # its first bits
-    told = run("info", tmp_path / "s.index", "--json")
-    assert (told["bits"], told["model"]) == (8, fingerprint(models["two"].truncate(8)))
+    run("build", tmp_path / "short.npy", "-o", tmp_path / "s.index", *model)  # prefixes
+    result = run("info", tmp_path / "s.index", "--json")
+    assert (result["bits"], result["model"]) == (8, fingerprint(models["two"].truncate(8)))

@@ -1,4 +1,4 @@
-"""Scenes built from photographs: a façade with published cameras, and unusable input."""
+"""Scenes built from photographs of a façade with published cameras, and unusable input."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kdiffhash.learn.preprocess import preprocess_rows
 IMAGES = Path(skimage.__file__).parent / "data"
 
 
-def described(database):
-    """Return the descriptors in a COLMAP database by image id."""
+def stored_descriptors(database):
+    """Return the descriptors in a COLMAP database by image id; empty if it is not readable yet."""
     if not database.exists():
         return {}
     try:
@@ -39,41 +39,41 @@ def described(database):
 
 @pytest.fixture(scope="module")
 def built(photos, tmp_path_factory):
-    """Eight photographs of a façade; the first process is killed while it detects keypoints."""
+    """A scene from eight photographs; the first process is killed while it detects keypoints."""
     source, out = photos / "herz-jesus-p8", tmp_path_factory.mktemp("build") / "facade"
     command = [sys.executable, "-c", "from kdiffhash.cli import main; main()"]
     arguments = ["data", "build", str(source), "--out", str(out), "--json"]
     database = out / "colmap" / "database.db"
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL)
-    while not described(database) and process.poll() is None:
+    while not stored_descriptors(database) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = described(database)
+    before = stored_descriptors(database)
     assert 0 < len(before) < 8
     assert not (out / "info.txt").exists()
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    after = described(database)
+    after = stored_descriptors(database)
     assert all(after[number] == content for number, content in before.items())
     return load_scene(out), json.loads(done.stdout)
 
 
 def published_camera(path):
-    """K at half the size, R from world to camera, and the centre."""
+    """Return K for images of half the size, R from world to camera, and the camera centre."""
     rows = [np.array(line.split(), float) for line in path.read_text().splitlines() if line.strip()]
     K, R, centre = np.array(rows[:3]), np.array(rows[4:7]), rows[7]
     return np.diag([0.5, 0.5, 1]) @ K, R.T, centre
 
 
 def test_all_photographs_are_registered_with_enough_points(built):
-    scene, said = built
-    assert said["photos_placed"] == "8 of 8"
-    assert said["points"] == len(np.unique(scene.points)) >= 5000
-    assert said["patches"] == len(scene)
-    assert 0.1 < said["share_added_by_projection"] < 0.6
-    seen = np.stack([scene.points, scene.photos], axis=1)
-    assert len(np.unique(seen, axis=0)) == len(scene)
+    scene, output = built
+    assert output["photos_placed"] == "8 of 8"
+    assert output["points"] == len(np.unique(scene.points)) >= 5000
+    assert output["patches"] == len(scene)
+    assert 0.1 < output["share_added_by_projection"] < 0.6
+    observations = np.stack([scene.points, scene.photos], axis=1)
+    assert len(np.unique(observations, axis=0)) == len(scene)
 
 
 def test_positive_pairs_agree_with_the_published_cameras(built, photos):
@@ -95,7 +95,7 @@ def test_positive_pairs_agree_with_the_published_cameras(built, photos):
     assert np.mean(np.array(distances) < 2) >= 0.95
 
 
-def test_positives_include_pairs_that_sift_does_not_match(built):
+def test_sift_does_not_match_all_positive_pairs(built):
     scene, _ = built
     pairs, similar = scene.test_pairs()
     rows = preprocess_rows(np.asarray(scene.descriptors), None)
@@ -103,7 +103,7 @@ def test_positives_include_pairs_that_sift_does_not_match(built):
     assert 0.01 < curve.fpr95 < 0.3
 
 
-def test_an_existing_model_gives_the_same_scene(built, photos, tmp_path):
+def test_building_from_an_existing_model_gives_the_same_scene(built, photos, tmp_path):
     scene, _ = built
     work = scene.path / "colmap"
     (model,) = (work / "sparse").iterdir()
@@ -141,55 +141,55 @@ def test_models_and_databases_that_do_not_belong_together_are_refused(built, pho
         connection.execute("DELETE FROM keypoints")
     with pytest.raises(ValueError, match="has no keypoints of"):
         build_scene(source, tmp_path, model=model, database=database)
-    with pytest.raises(ValueError, match="not a whole COLMAP model"):
+    with pytest.raises(ValueError, match="not a complete COLMAP model"):
         build_scene(source, tmp_path, model=tmp_path, database=database)
 
 
 @pytest.fixture
-def strangers(tmp_path):
-    """Three images of different objects."""
-    folder = tmp_path / "strangers"
+def unrelated(tmp_path):
+    """A folder of three images of different objects."""
+    folder = tmp_path / "unrelated"
     folder.mkdir()
     for name in ("astronaut.png", "coffee.png", "chelsea.png"):
         shutil.copy(IMAGES / name, folder)
     return folder
 
 
-def test_photographs_that_do_not_overlap_are_refused(strangers, tmp_path):
-    with pytest.raises(ValueError, match="strangers do not overlap"):
-        build_scene(strangers, tmp_path / "scene")
+def test_photographs_that_do_not_overlap_are_refused(unrelated, tmp_path):
+    with pytest.raises(ValueError, match="unrelated do not overlap"):
+        build_scene(unrelated, tmp_path / "scene")
     assert not (tmp_path / "scene" / "info.txt").exists()
     with pytest.raises(ValueError, match="is the folder of the photographs"):
-        build_scene(strangers, strangers)
+        build_scene(unrelated, unrelated)
     with pytest.raises(ValueError, match="max_error positive"):
-        build_scene(strangers, tmp_path / "scene", max_error=float("nan"))
-    (strangers / "another.png").write_bytes((IMAGES / "rocket.jpg").read_bytes())
+        build_scene(unrelated, tmp_path / "scene", max_error=float("nan"))
+    (unrelated / "another.png").write_bytes((IMAGES / "rocket.jpg").read_bytes())
     with pytest.raises(ValueError, match="other photographs"):
-        build_scene(strangers, tmp_path / "scene")
+        build_scene(unrelated, tmp_path / "scene")
 
 
-def test_unreadable_photographs_are_named(strangers, tmp_path):
-    (strangers / "notes.jpg").write_text("not an image")
-    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a readable image"):
-        build_scene(strangers, tmp_path / "scene")
-    (strangers / "notes.jpg").write_bytes((IMAGES / "rocket.jpg").read_bytes()[:20_000])
-    with pytest.raises(ValueError, match=r"strangers/notes.jpg is not a readable image.*truncated"):
-        build_scene(strangers, tmp_path / "scene")
-    Image.fromarray(np.zeros((9, 9), np.int32)).save(strangers / "deep.tif")
-    (strangers / "notes.jpg").rename(strangers / "notes.txt")
+def test_unreadable_photographs_are_named(unrelated, tmp_path):
+    (unrelated / "notes.jpg").write_text("not an image")
+    with pytest.raises(ValueError, match=r"unrelated/notes.jpg is not a readable image"):
+        build_scene(unrelated, tmp_path / "scene")
+    (unrelated / "notes.jpg").write_bytes((IMAGES / "rocket.jpg").read_bytes()[:20_000])
+    with pytest.raises(ValueError, match=r"unrelated/notes.jpg is not a readable image.*truncated"):
+        build_scene(unrelated, tmp_path / "scene")
+    Image.fromarray(np.zeros((9, 9), np.int32)).save(unrelated / "deep.tif")
+    (unrelated / "notes.jpg").rename(unrelated / "notes.txt")
     with pytest.raises(ValueError, match=r"deep.tif is not a readable image.*more than 16 bits"):
-        build_scene(strangers, tmp_path / "scene")
-    (strangers / "deep.tif").unlink()
-    assert len(list_photos(strangers, inner=False)) == 3  # other files are ignored
-    (strangers / "coffee.png").unlink()
+        build_scene(unrelated, tmp_path / "scene")
+    (unrelated / "deep.tif").unlink()
+    assert len(list_photos(unrelated, recursive=False)) == 3  # other files are ignored
+    (unrelated / "coffee.png").unlink()
     with pytest.raises(ValueError, match="has 2 photographs"):
-        build_scene(strangers, tmp_path / "scene")
+        build_scene(unrelated, tmp_path / "scene")
     with pytest.raises(ValueError, match="not a folder of photographs"):
         build_scene(tmp_path / "nowhere", tmp_path / "scene")
     assert not (tmp_path / "scene").exists()
 
 
-def test_photographs_of_another_size_than_the_model_are_refused(built, photos, tmp_path):
+def test_photographs_of_another_size_than_in_the_model_are_refused(built, photos, tmp_path):
     scene, _ = built
     work = scene.path / "colmap"
     (model,) = (work / "sparse").iterdir()
@@ -199,7 +199,7 @@ def test_photographs_of_another_size_than_the_model_are_refused(built, photos, t
         build_scene(tmp_path, tmp_path / "out", model=model, database=work / "database.db")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="limits of a process are POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX resource limits")
 def test_a_full_disk_leaves_no_incomplete_scene(built, photos, tmp_path):
     scene, _ = built
     work = scene.path / "colmap"
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_no_incomplete_scene(built, photos, tmp_path):
     assert not (tmp_path / "scene" / "info.txt").exists()
 
 
-def test_scenes_from_elsewhere_are_not_replaced(built, photos, tmp_path):
+def test_scenes_that_kdiffhash_did_not_build_are_not_replaced(built, photos, tmp_path):
     (tmp_path / "info.txt").write_text("0 1\n")
     (tmp_path / "meta.json").write_text('{"licence": "mine"}')
     with pytest.raises(ValueError, match="did not build"):
@@ -236,7 +236,7 @@ def test_a_truncated_model_is_refused(built, photos, tmp_path, name):
     copy = shutil.copytree(model, tmp_path / "model")
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"truncated|not a whole COLMAP model"):
+    with pytest.raises(ValueError, match=r"truncated|not a complete COLMAP model"):
         build_scene(
             photos / "herz-jesus-p8",
             tmp_path / "out",
@@ -245,12 +245,12 @@ def test_a_truncated_model_is_refused(built, photos, tmp_path, name):
         )
 
 
-def test_a_damaged_working_folder_says_what_to_remove(strangers, tmp_path):
+def test_the_error_for_a_damaged_working_folder_says_what_to_remove(unrelated, tmp_path):
     work = tmp_path / "scene" / "colmap"
     work.mkdir(parents=True)
     (work / "database.db").write_bytes(b"not a database" * 100)
     with pytest.raises(ValueError, match=f"Remove {work} to start again"):
-        build_scene(strangers, tmp_path / "scene")
+        build_scene(unrelated, tmp_path / "scene")
     (work / "photos.json").write_text("{")
     with pytest.raises(ValueError, match=r"photos.json is damaged"):
-        build_scene(strangers, tmp_path / "scene")
+        build_scene(unrelated, tmp_path / "scene")

@@ -1,4 +1,4 @@
-"""Fetching, from a real server on loopback."""
+"""Download and unpack published scenes, from a real server on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def patches():
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory, patches):
-    """A scene of 300 patches, packed as the published ones are."""
+    """A zip archive of a scene of 300 patches in the published layout."""
     folder = tmp_path_factory.mktemp("published")
     write_sheets(folder, patches, "bmp")
     table = np.column_stack([np.arange(300) // 3, np.zeros(300, int)])
@@ -43,24 +43,28 @@ def pack(files):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server of one file; it can break off transfers, change the file and know no ranges."""
+    """A server of one file that can interrupt transfers, fail, and ignore range requests.
+
+    `interrupt_after` lists after how many bytes the next responses end, `status_codes` the error
+    codes of the next responses, `requested_ranges` the `Range` header of each request.
+    """
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            web.asked.append(self.headers["Range"])
+            web.requested_ranges.append(self.headers["Range"])
             content, start = web.content, 0
             if self.path != "/scene.zip":
                 self.send_error(404)
                 return
-            if web.failures:
-                self.send_error(web.failures.pop())
+            if web.status_codes:
+                self.send_error(web.status_codes.pop())
                 return
-            wanted = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-            same = self.headers["If-Range"] == web.etag
-            if wanted and same and web.knows_ranges:
-                start = int(wanted.group(1))
+            range_header = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
+            is_unchanged = self.headers["If-Range"] == web.etag
+            if range_header and is_unchanged and web.supports_ranges:
+                start = int(range_header.group(1))
                 if start == len(content):
                     self.send_response(416)
                     self.send_header("Content-Range", f"bytes */{len(content)}")
@@ -75,15 +79,15 @@ def server(monkeypatch):
             self.send_header("Content-Length", str(len(content) - start))
             self.send_header("ETag", web.etag)
             self.end_headers()
-            amount = web.breaks.pop(0) if web.breaks else len(content)
-            self.wfile.write(content[start : start + amount])
+            n_sent = web.interrupt_after.pop(0) if web.interrupt_after else len(content)
+            self.wfile.write(content[start : start + n_sent])
 
         def log_message(self, *arguments):
             pass
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    web.asked, web.breaks, web.failures = [], [], []
-    web.etag, web.knows_ranges = '"one"', True
+    web.requested_ranges, web.interrupt_after, web.status_codes = [], [], []
+    web.etag, web.supports_ranges = '"one"', True
     web.url = f"http://127.0.0.1:{web.server_port}/scene.zip"
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
@@ -97,7 +101,8 @@ def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
-def left_over(cache):
+def leftover_files(cache):
+    """Return the names of files in the cache that do not belong to a scene."""
     return sorted(p.name for p in cache.rglob("*") if p.is_file() and "scenes" not in p.parts)
 
 
@@ -107,78 +112,78 @@ def test_a_scene_is_fetched_unpacked_and_described(server, archive, patches, tmp
     np.testing.assert_array_equal(np.asarray(scene.patches), patches)
     np.testing.assert_array_equal(scene.descriptors, describe_patches(patches))
     assert scene.photos is None
-    assert left_over(tmp_path) == []
-    fetch_scene("mine", url=server.url, cache=tmp_path)  # it is there
-    assert server.asked == [None]
+    assert leftover_files(tmp_path) == []
+    fetch_scene("mine", url=server.url, cache=tmp_path)  # found in the cache
+    assert server.requested_ranges == [None]
     monkeypatch.setenv("KDIFFHASH_CACHE", str(tmp_path))
     assert find_scene("mine") == tmp_path / "scenes" / "mine"
 
 
-def test_a_broken_transfer_goes_on_where_it_was(server, archive, tmp_path):
-    server.content, server.breaks = archive, [10_000, 70_000]
+def test_an_interrupted_transfer_is_resumed(server, archive, tmp_path):
+    server.content, server.interrupt_after = archive, [10_000, 70_000]
     scene = fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)
     assert len(scene) == 300
-    assert server.asked == [None, "bytes=10000-", "bytes=80000-"]
+    assert server.requested_ranges == [None, "bytes=10000-", "bytes=80000-"]
 
 
-def test_what_came_is_kept_for_the_next_call(server, archive, tmp_path):
-    server.content, server.breaks = archive, [50_000, 0, 0, 0]
-    with pytest.raises(FetchError, match=r"go on after the 50000 bytes that are kept"):
+def test_the_next_call_resumes_a_failed_download(server, archive, tmp_path):
+    server.content, server.interrupt_after = archive, [50_000, 0, 0, 0]
+    with pytest.raises(FetchError, match=r"interrupted.*resume after 50000 bytes"):
         fetch_scene("mine", url=server.url, cache=tmp_path)
     assert not (tmp_path / "scenes" / "mine").exists()
     fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)
-    assert server.asked[-1] == "bytes=50000-"
+    assert server.requested_ranges[-1] == "bytes=50000-"
 
 
-def test_a_file_that_has_changed_is_fetched_anew(server, archive, tmp_path):
-    server.content, server.breaks = b"x" * 90_000, [50_000, 0, 0, 0]
+def test_a_file_that_changed_on_the_server_is_downloaded_from_the_start(server, archive, tmp_path):
+    server.content, server.interrupt_after = b"x" * 90_000, [50_000, 0, 0, 0]
     with pytest.raises(FetchError):
         fetch_scene("mine", url=server.url, cache=tmp_path)
     server.content, server.etag = archive, '"two"'
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
 
 
-def test_a_server_that_is_busy_is_asked_again(server, archive, tmp_path):
-    server.content, server.failures = archive, [503, 500]
+def test_server_errors_are_retried(server, archive, tmp_path):
+    server.content, server.status_codes = archive, [503, 500]
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
-    assert len(server.asked) == 3
+    assert len(server.requested_ranges) == 3
 
 
-def test_a_whole_download_that_was_not_renamed(server, archive, tmp_path):
+def test_a_complete_partial_file_is_not_downloaded_again(server, archive, tmp_path):
     server.content = archive
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "mine.part").write_bytes(archive)
     (tmp_path / "downloads" / "mine.etag").write_text(server.etag)
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
-    assert server.asked == [f"bytes={len(archive)}-"]
+    assert server.requested_ranges == [f"bytes={len(archive)}-"]
 
 
-def test_a_download_that_is_no_scene_is_not_kept(server, archive, tmp_path):
+def test_a_download_that_is_not_a_scene_is_deleted(server, archive, tmp_path):
     server.content = b"<html>please log in</html>"
-    with pytest.raises(FetchError, match="not a whole zip"):
+    with pytest.raises(FetchError, match="not a readable zip"):
         fetch_scene("mine", url=server.url, cache=tmp_path)
     server.content, server.etag = archive, '"two"'
     assert len(fetch_scene("mine", url=server.url, cache=tmp_path)) == 300
 
 
-def test_a_server_without_ranges(server, archive, tmp_path):
-    server.content, server.breaks, server.knows_ranges = archive, [50_000], False
+def test_a_server_without_range_support_sends_the_whole_file_again(server, archive, tmp_path):
+    server.content, server.interrupt_after, server.supports_ranges = archive, [50_000], False
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
 
 
-def test_a_wrong_checksum(server, archive, tmp_path):
+def test_an_archive_with_a_wrong_checksum_is_refused_and_deleted(server, archive, tmp_path):
     server.content = archive
-    with pytest.raises(FetchError, match=f"MD5 sum {md5(archive)}, but 0000 is wanted.*removed"):
+    with pytest.raises(FetchError, match=f"MD5 checksum {md5(archive)}, expected 0000.*deleted"):
         fetch_scene("mine", url=server.url, md5="0000", cache=tmp_path)
-    assert left_over(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     assert not (tmp_path / "scenes" / "mine").exists()
 
 
-def test_a_missing_file_and_a_dead_server(server, tmp_path):
+def test_missing_files_and_unreachable_servers_are_reported(server, tmp_path):
     server.content = b""
     with pytest.raises(FetchError, match=r"404.*--from"):
         fetch_scene("mine", url=server.url + ".no", cache=tmp_path)
-    with pytest.raises(FetchError, match="broke off"):
+    with pytest.raises(FetchError, match="was interrupted"):
         fetch_scene("mine", url="http://127.0.0.1:9/scene.zip", cache=tmp_path)
 
 
@@ -191,66 +196,66 @@ def symlink():
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"info.txt": "0 0\n", "../evil.txt": "x"}, "'../evil.txt' leads out"),
-        ({"info.txt": "0 0\n", "a/../../evil.txt": "x"}, "leads out"),
-        ({"info.txt": "0 0\n", "/tmp/evil.txt": "x"}, "leads out"),
-        ({"info.txt": "0 0\n", "..\\evil.txt": "x"}, "leads out"),
-        ({"info.txt": "0 0\n", "C:\\evil.txt": "x"}, "leads out"),
-        ({symlink(): "/etc/passwd"}, "not a plain file"),
+        ({"info.txt": "0 0\n", "../evil.txt": "x"}, "'../evil.txt' would be written outside"),
+        ({"info.txt": "0 0\n", "a/../../evil.txt": "x"}, "would be written outside"),
+        ({"info.txt": "0 0\n", "/tmp/evil.txt": "x"}, "would be written outside"),
+        ({"info.txt": "0 0\n", "..\\evil.txt": "x"}, "would be written outside"),
+        ({"info.txt": "0 0\n", "C:\\evil.txt": "x"}, "would be written outside"),
+        ({symlink(): "/etc/passwd"}, "not a regular file"),
         ({"readme.txt": "nothing here"}, "no info.txt"),
         ({"info.txt": "0 0\n" * 300}, "neither sift.npy nor sheets"),
-        ({"info.txt": "0 0\n1\n"}, r"given.zip is not a whole scene: info.txt, line 2"),
+        ({"info.txt": "0 0\n1\n"}, r"given.zip is not a complete scene: info.txt, line 2"),
     ],
 )
-def test_hostile_and_foreign_archives_leave_nothing(files, message, tmp_path):
+def test_unsafe_and_unrelated_archives_are_refused_and_leave_no_files(files, message, tmp_path):
     source = tmp_path / "given.zip"
     source.write_bytes(pack(files))
     before = set(tmp_path.parent.iterdir())
     with pytest.raises((FetchError, ValueError, FileNotFoundError), match=message):
         fetch_scene("mine", archive=source, cache=tmp_path / "cache")
     assert set(tmp_path.parent.iterdir()) == before
-    left = {path.name for path in (tmp_path / "cache").rglob("*")}
-    assert left <= {"scenes", ".mine.lock"}
+    remaining = {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert remaining <= {"scenes", ".mine.lock"}
     assert source.exists()
 
 
-def test_an_archive_that_would_fill_the_disk(tmp_path, monkeypatch, archive):
-    monkeypatch.setattr(fetch, "_LARGEST", 100_000)
+def test_an_archive_that_unpacks_to_too_many_bytes_is_refused(tmp_path, monkeypatch, archive):
+    monkeypatch.setattr(fetch, "_MAX_UNPACKED", 100_000)
     (tmp_path / "given.zip").write_bytes(archive)
     with pytest.raises(FetchError, match="would unpack to more than"):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
 
 
-@pytest.mark.parametrize("keep", [0, 100, 100_000])
-def test_a_truncated_archive(tmp_path, archive, keep):
-    (tmp_path / "given.zip").write_bytes(archive[:keep])
-    with pytest.raises(FetchError, match="not a whole zip archive"):
+@pytest.mark.parametrize("size", [0, 100, 100_000])
+def test_a_truncated_archive_is_refused(tmp_path, archive, size):
+    (tmp_path / "given.zip").write_bytes(archive[:size])
+    with pytest.raises(FetchError, match="not a readable zip archive"):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
     assert not (tmp_path / "scenes" / "mine").exists()
 
 
-def test_a_damaged_member(tmp_path, archive):
+def test_an_archive_with_a_damaged_file_is_refused(tmp_path, archive):
     damaged = bytearray(archive)
     damaged[50_000:50_100] = bytes(100)
     (tmp_path / "given.zip").write_bytes(damaged)
-    with pytest.raises(FetchError, match="not a whole zip archive"):
+    with pytest.raises(FetchError, match="not a readable zip archive"):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
 
 
-def test_a_copy_may_have_a_folder_inside(tmp_path, archive):
+def test_the_scene_may_be_in_a_subfolder_of_the_archive(tmp_path, archive):
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         files = {f"trevi/{name}": file.read(name) for name in file.namelist()}
     (tmp_path / "given.zip").write_bytes(pack(files))
     scene = fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
     assert scene.path == tmp_path / "scenes" / "mine"
     assert len(scene) == 300
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="exists already"):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
-    with pytest.raises(FetchError, match=r"d49ab428.* is wanted.*another name"):
+    with pytest.raises(FetchError, match=r"expected d49ab428.*another name"):
         fetch_scene("trevi", archive=tmp_path / "given.zip", cache=tmp_path)
 
 
-def test_names():
+def test_unknown_and_reserved_names_are_refused():
     assert set(fetch.PUBLISHED) == {
         "trevi",
         "notredame-2007",
@@ -259,8 +264,8 @@ def test_names():
         "notredame",
         "yosemite",
     }
-    with pytest.raises(ValueError, match="unknown scene 'paris'; known are trevi"):
+    with pytest.raises(ValueError, match="unknown scene 'paris'; choose one of trevi"):
         fetch_scene("paris")
     for name in ("../trevi", "views-train"):
-        with pytest.raises(ValueError, match="plain word"):
+        with pytest.raises(ValueError, match="plain folder name"):
             fetch_scene(name)

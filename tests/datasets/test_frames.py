@@ -1,3 +1,5 @@
+"""Keypoint frames and the patches cut from them."""
+
 from __future__ import annotations
 
 import cv2
@@ -12,7 +14,7 @@ from kdiffhash.datasets.frames import (
     move_frames,
 )
 
-SIGMA = 64 / 15  # of a patch at the scale of the image
+SIGMA = 64 / 15  # scale at which a patch has as many pixels as its area in the image
 
 
 def noise_image():
@@ -20,7 +22,7 @@ def noise_image():
     return cv2.GaussianBlur(noise, (0, 0), 4)
 
 
-def test_upright_patches_are_crops():
+def test_an_upright_frame_gives_a_plain_crop():
     image = noise_image()
     (patch,) = cut_patches(image, np.array([[31.5 + 50, 31.5 + 20, 0, SIGMA]]))
     np.testing.assert_array_equal(patch, image[20:84, 50:114])
@@ -36,7 +38,7 @@ def test_a_rotated_frame_gives_a_rotated_crop():
 
 def test_large_frames_are_cut_without_aliasing():
     image = np.zeros((600, 600), np.uint8)
-    image[::2] = 200  # stripes that a patch eight times smaller cannot show
+    image[::2] = 200  # too fine for a patch reduced by a factor of eight
     (patch,) = cut_patches(image, np.array([[300, 300, 0, 8 * SIGMA]]))
     assert abs(patch.mean() - 100) < 3
     assert patch.std() < 3
@@ -66,13 +68,13 @@ def test_frames_of_a_rotated_image_are_rotated():
     image = noise_image()
     found = detect_frames(image, contrast=0.005)
     turned = detect_frames(np.ascontiguousarray(np.rot90(image, -1)), contrast=0.005)
-    whole = inside(corners(found), image.shape).all(axis=1)
-    assert whole.sum() > 5
-    agree = 0
-    for x, y, angle, sigma in found[whole]:
+    complete = inside(corners(found), image.shape).all(axis=1)
+    assert complete.sum() > 5
+    n_agree = 0
+    for x, y, angle, sigma in found[complete]:
         expected = np.array([199 - y, x])  # clockwise: the top row becomes the right column
         gap = np.linalg.norm(turned[:, :2] - expected, axis=1)
         same = (gap < 1) & (np.abs(np.log2(turned[:, 3] / sigma)) < 0.1)
         same &= np.abs(angle_between(angle + np.pi / 2, turned[:, 2])) < 0.1
-        agree += same.any()
-    assert agree >= 0.8 * whole.sum()
+        n_agree += same.any()
+    assert n_agree >= 0.8 * complete.sum()

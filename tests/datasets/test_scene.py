@@ -1,3 +1,5 @@
+"""Reading, writing and splitting scenes, and drawing pairs from them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,6 +11,7 @@ from kdiffhash.datasets.scene import write_scene
 
 @pytest.fixture
 def scene(tmp_path):
+    """The folder of a scene with four patches, two points and a list of two pairs."""
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "info.txt").write_text("0 1 9\n0 2 9\n5 1 9\n5 3 9\n")
@@ -17,19 +20,19 @@ def scene(tmp_path):
     return folder
 
 
-def test_a_scene_is_read_by_name(scene, monkeypatch):
+def test_load_scene_finds_a_scene_by_name(scene, monkeypatch):
     monkeypatch.setenv("KDIFFHASH_SCENES", str(scene.parent))
-    found = load_scene("tiny")
-    assert found.name == "tiny"
-    assert found.points.tolist() == [0, 0, 5, 5]
-    assert found.photos.tolist() == [1, 2, 1, 3]
-    assert found.descriptors[2, 0] == 16
-    pairs, similar = found.test_pairs()
+    loaded = load_scene("tiny")
+    assert loaded.name == "tiny"
+    assert loaded.points.tolist() == [0, 0, 5, 5]
+    assert loaded.photos.tolist() == [1, 2, 1, 3]
+    assert loaded.descriptors[2, 0] == 16
+    pairs, similar = loaded.test_pairs()
     assert pairs.tolist() == [[0, 1], [1, 2]]
     assert similar.tolist() == [True, False]
 
 
-def test_photos_that_are_all_zero_are_unknown(scene):
+def test_photo_ids_are_unknown_if_all_are_zero(scene):
     (scene / "info.txt").write_text("0 0\n0 0\n5 0\n5 0\n")
     assert load_scene(scene).photos is None
 
@@ -44,18 +47,18 @@ def test_photos_that_are_all_zero_are_unknown(scene):
         ("info.txt", "0 1\n0 1.5\n", r"line 2: expected 2 integers, got '0 1.5'"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n0 0 0 1 0\n", r"m50_2_2_0.txt, line 3"),
         ("m50_2_2_0.txt", "0 0 0 1 0 0\n0 0 0 9 5 0\n", r"m50_2_2_0.txt, line 2"),
-        ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"does not agree with info.txt"),
-        ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n\n0 5 0 1 0 0\n", r"line 4: patch"),
+        ("m50_2_2_0.txt", "0 5 0 1 0 0\n", r"do not agree with info.txt"),
+        ("m50_2_2_0.txt", "0 0 0 1 0 0\n\n\n0 5 0 1 0 0\n", r"line 4: patches"),
         ("sift.npy", "junk", "sift.npy is not a readable"),
     ],
 )
-def test_damage_is_named_by_file_and_line(scene, name, content, message):
+def test_errors_name_the_damaged_file_and_line(scene, name, content, message):
     (scene / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         load_scene(scene).test_pairs()
 
 
-def test_missing_scenes_are_reported_with_the_folders_searched(tmp_path, monkeypatch, scene):
+def test_the_error_for_a_missing_scene_names_the_folders_searched(tmp_path, monkeypatch, scene):
     monkeypatch.delenv("KDIFFHASH_SCENES", raising=False)
     with pytest.raises(FileNotFoundError, match=r"KDIFFHASH_SCENES \(which is not set\)"):
         find_scene("none")
@@ -70,13 +73,15 @@ def test_missing_scenes_are_reported_with_the_folders_searched(tmp_path, monkeyp
 def test_sheets_that_do_not_match_info_are_refused(scene):
     for number in range(2):
         (scene / f"patches{number:04d}.bmp").touch()
-    with pytest.raises(ValueError, match=r"info.txt has 4 lines, which need 1 sheets, but"):
+    with pytest.raises(
+        ValueError, match=r"info.txt has 4 lines, so the number of sheets must be 1, but it is 2"
+    ):
         load_scene(scene)
 
 
 @pytest.fixture
 def large(tmp_path):
-    """400 points in 6 photos each; points and photos are numbered with gaps."""
+    """A scene of 400 points in 6 photos each; ids of points have gaps, ids of photos start at 2."""
     points, photos = np.repeat(np.arange(400) * 3, 6), np.tile(np.arange(6) + 2, 400)
     rng = np.random.default_rng(0)
     write_scene(
@@ -103,7 +108,7 @@ def test_a_written_scene_is_read_back(large):
     assert ((large.points[pairs[:, 0]] == large.points[pairs[:, 1]]) == similar).all()
 
 
-def test_rewriting_a_scene_replaces_all_of_it_or_nothing(large, monkeypatch):
+def test_a_scene_is_replaced_completely_or_not_at_all(large, monkeypatch):
     np.save(large.path / "hog.npy", np.zeros((2400, 3)))
     points, photos = np.repeat(np.arange(200), 2), np.tile([1, 2], 200)
     new = {"descriptors": np.zeros((400, 4), np.uint8), "frames": np.ones((400, 4)), "meta": {}}
@@ -124,23 +129,23 @@ def test_rewriting_a_scene_replaces_all_of_it_or_nothing(large, monkeypatch):
     assert not list(large.path.glob(".new-*"))
 
 
-def test_byte_order_marks_are_skipped(scene):
+def test_byte_order_marks_and_crlf_line_ends_are_accepted(scene):
     content = (scene / "info.txt").read_text().replace("\n", "\r\n")
     (scene / "info.txt").write_text("\ufeff" + content, encoding="utf-8")
     assert load_scene(scene).points.tolist() == [0, 0, 5, 5]
 
 
-def test_the_length_of_a_list_is_read_not_taken_from_its_name(scene):
+def test_the_length_of_a_list_is_not_taken_from_its_file_name(scene):
     (scene / "m50_2_2_0.txt").rename(scene / "m50_500000_500000_0.txt")
     assert len(load_scene(scene).test_pairs()[0]) == 2
 
 
-def test_negatives_can_be_drawn_in_addition_to_a_list(large):
-    listed, flags = large.test_pairs()
+def test_negatives_can_be_drawn_instead_of_those_of_the_list(large):
+    listed, listed_similar = large.test_pairs()
     pairs, similar = large.test_pairs(50_000, random_state=3)
     assert similar.sum() == 6000
     assert (~similar).sum() == 50_000
-    assert sorted(map(tuple, pairs[similar])) == sorted(map(tuple, listed[flags]))
+    assert sorted(map(tuple, pairs[similar])) == sorted(map(tuple, listed[listed_similar]))
     assert (large.points[pairs[~similar]][:, 0] != large.points[pairs[~similar]][:, 1]).all()
     again, _ = large.test_pairs(50_000, random_state=3)
     np.testing.assert_array_equal(again, pairs)
@@ -170,7 +175,7 @@ def test_split_scenes_share_no_point(large):
     np.testing.assert_array_equal(test.points, large.points[test.rows])
     again, _ = large.split(0.25, random_state=1)
     np.testing.assert_array_equal(again.rows, train.rows)
-    pairs, similar = test.test_pairs()  # not from the list, which has points of both scenes
+    pairs, similar = test.test_pairs()  # drawn, because the list has points of both scenes
     assert pairs.max() < len(test)
     assert similar.sum() == 100 * 15
     assert test.patches[5].shape == (64, 64)
@@ -185,15 +190,15 @@ def test_split_by_photos_shares_no_photo(large):
     assert len(np.unique(train.photos)) == len(np.unique(test.photos)) == 3
 
 
-def test_blocks_alternate_and_keep_points_together(large):
+def test_split_by_blocks_alternates_and_keeps_points_together(large):
     train, test = large.split(by="blocks", block_size=100)
     assert not set(train.points) & set(test.points)
     assert len(train) + len(test) == 2400
-    # 16 points of 6 patches start in the first hundred patches, and one more that straddles it.
+    # The first 100 patches are those of 16 points and the start of another one.
     assert train.rows[:102].tolist() == list(range(102))
     assert test.rows[:96].tolist() == list(range(102, 198))
-    _, fifth = large.split(0.2, by="blocks", block_size=100)
-    starts = fifth.rows[np.unique(fifth.points, return_index=True)[1]]
+    _, test = large.split(0.2, by="blocks", block_size=100)
+    starts = test.rows[np.unique(test.points, return_index=True)[1]]
     assert (starts // 100 % 5 == 4).all()
     np.testing.assert_array_equal(large.split(by="blocks", block_size=100)[0].rows, train.rows)
 
@@ -213,7 +218,7 @@ def test_patches_with_uncertain_points_are_in_no_pair(large):
     assert confident[train.rows[pairs]].all()
 
 
-def test_a_file_of_confident_patches_must_fit(large):
+def test_a_confident_file_of_the_wrong_length_is_refused(large):
     np.save(large.path / "confident.npy", np.ones(7, bool))
     with pytest.raises(ValueError, match=r"confident.npy holds bool of shape \(7,\)"):
         load_scene(large.path)

@@ -1,3 +1,5 @@
+"""Sheets of patches."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -32,9 +34,8 @@ def test_written_patches_are_read_back(tmp_path, patches, suffix):
     for key in (0, 255, 256, -1, slice(250, 260), [699, 3, 3, 256], np.arange(700) % 100 == 7):
         np.testing.assert_array_equal(lazy[key], patches[key])
     np.testing.assert_array_equal(np.asarray(lazy), patches)
-    some = np.array([600, 2, 300])
-    subset = lazy.take(some)
-    np.testing.assert_array_equal(subset[1:], patches[some][1:])
+    rows = np.array([600, 2, 300])
+    np.testing.assert_array_equal(lazy.take(rows)[1:], patches[rows][1:])
     np.testing.assert_array_equal(crop(tmp_path, 300), patches[300])
     assert not crop(tmp_path, 701).any()  # the last sheet is padded with black
     with pytest.raises(IndexError):
@@ -45,7 +46,7 @@ def test_written_patches_are_read_back(tmp_path, patches, suffix):
     np.testing.assert_array_equal(lazy[grid], patches[grid])
 
 
-def test_jpeg_sheets_are_nearly_lossless(tmp_path):
+def test_jpeg_sheets_differ_from_the_patches_by_few_grey_levels(tmp_path):
     smooth = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
     write_sheets(tmp_path, np.stack([smooth] * 3), "jpg")
     assert np.abs(read_sheet(tmp_path / "patches0000.jpg")[:64, :64] - smooth.astype(int)).max() < 4
@@ -66,12 +67,12 @@ def test_grey_bmp_sheets_are_memory_mapped_and_others_decoded(tmp_path, patches)
 
 
 @pytest.mark.parametrize("suffix", ["bmp", "png", "jpg"])
-def test_a_truncated_sheet_is_named(tmp_path, patches, suffix):
+def test_the_error_for_a_truncated_sheet_names_the_file(tmp_path, patches, suffix):
     write_sheets(tmp_path, patches[:256], suffix)
     path = tmp_path / f"patches0000.{suffix}"
     content = path.read_bytes()
-    for keep in (len(content) * 2 // 3, 40, 0):
-        path.write_bytes(content[:keep])
+    for size in (len(content) * 2 // 3, 40, 0):
+        path.write_bytes(content[:size])
         with pytest.raises(ValueError, match=f"patches0000.{suffix}"):
             read_sheet(path)
 
@@ -82,7 +83,7 @@ def test_16_bit_sheets_are_reduced_to_their_upper_byte(tmp_path):
     np.testing.assert_array_equal(read_sheet(tmp_path / "patches0000.png"), levels // 256)
 
 
-def test_a_sheet_of_another_size_is_named(tmp_path):
+def test_a_sheet_of_another_size_is_refused(tmp_path):
     Image.new("L", (512, 1024)).save(tmp_path / "patches0000.png")
     with pytest.raises(ValueError, match=r"patches0000.png has 512 x 1024 pixels"):
         read_sheet(tmp_path / "patches0000.png")
@@ -95,7 +96,7 @@ def test_gaps_and_duplicates_in_the_numbering_are_refused(tmp_path):
         find_sheets(tmp_path)
     (tmp_path / "patches0001.png").touch()
     (tmp_path / "patches0001.jpg").touch()
-    with pytest.raises(ValueError, match="two sheets number 1"):
+    with pytest.raises(ValueError, match="two sheets with number 1"):
         find_sheets(tmp_path)
 
 
@@ -103,7 +104,7 @@ def test_opening_a_scene_of_100_000_patches_reads_no_sheet(tmp_path):
     table = np.column_stack([np.arange(100_000) // 5, np.arange(100_000) % 5])
     np.savetxt(tmp_path / "info.txt", table, fmt="%d")
     for number in range(391):
-        (tmp_path / f"patches{number:04d}.bmp").touch()  # reading one would be an error
+        (tmp_path / f"patches{number:04d}.bmp").touch()  # empty, so reading one would raise
     scene = load_scene(tmp_path)
     assert scene.patches.shape == (100_000, 64, 64)
     with pytest.raises(ValueError, match=r"patches0195.bmp is not a readable image"):
@@ -112,19 +113,18 @@ def test_opening_a_scene_of_100_000_patches_reads_no_sheet(tmp_path):
         _ = scene.descriptors
 
 
-def test_every_real_scene_returns_the_right_patch(scenes):
+def test_patches_of_real_scenes_equal_crops_of_their_sheets(scenes):
     rng = np.random.default_rng(0)
-    found = 0
+    n_scenes = 0
     for folder in sorted(p for p in scenes.iterdir() if p.is_dir()):
         scene = load_scene(folder)
         if not find_sheets(folder):
             with pytest.raises(FileNotFoundError, match="descriptors only"):
                 _ = scene.patches
             continue
-        found += 1
+        n_scenes += 1
         rows = np.append(rng.integers(len(scene), size=12), [0, 255, 256, len(scene) - 1])
-        together = scene.patches[rows]
-        for row, patch in zip(rows, together):
+        for row, patch in zip(rows, scene.patches[rows]):
             np.testing.assert_array_equal(patch, crop(folder, row))
             np.testing.assert_array_equal(scene.patches[int(row)], patch)
-    assert found
+    assert n_scenes

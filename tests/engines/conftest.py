@@ -1,4 +1,4 @@
-"""A real PostgreSQL with pgvector: from a wheel, or the one that KDIFFHASH_PG_DSN names."""
+"""A real PostgreSQL server with pgvector: from a wheel, or the one named by KDIFFHASH_PG_DSN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The server, if it is ours to stop and start; else None."""
+    """A server started for the tests, or None if KDIFFHASH_PG_DSN names another one."""
     if os.environ.get("KDIFFHASH_PG_DSN"):
         yield None
         return
@@ -24,4 +24,5 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def dsn(server):
+    """The connection string of the server."""
     return os.environ.get("KDIFFHASH_PG_DSN") or server.get_uri()

@@ -1,4 +1,4 @@
-"""A Dask scheduler and workers as processes of their own, as an administrator would start them."""
+"""A Dask scheduler and workers in separate processes, started with the commands of Dask."""
 
 from __future__ import annotations
 
@@ -31,23 +31,26 @@ class Cluster:
         return [process for process in self.processes[1:] if process.poll() is None]
 
     def add_workers(self, n):
+        """Start n workers."""
         options = ("--nthreads", "1", "--no-dashboard", "--no-nanny")
         for _ in range(n):
             self._start("worker", self.address, *options)
 
     def kill_workers(self, n):
+        """Kill n workers and wait until they have ended."""
         for process in self.workers[:n]:
             process.kill()
             process.wait()
 
-    def _start(self, what, *options):
-        command = [*DASK, what, "--host", "127.0.0.1", *map(str, options)]
-        log = (self.folder / f"{what}-{len(self.processes)}.log").open("wb")
+    def _start(self, role, *options):
+        command = [*DASK, role, "--host", "127.0.0.1", *map(str, options)]
+        log = (self.folder / f"{role}-{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         self.processes.append(process)
         return process
 
     def stop(self):
+        """Kill all processes."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -56,6 +59,7 @@ class Cluster:
 
 @contextmanager
 def running(folder, n_workers):
+    """Yield a running cluster, and stop it on exit."""
     cluster = Cluster(folder, n_workers)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""Dask, with real scheduler and worker processes, some of which are killed."""
+"""The Dask engine, with real scheduler and worker processes, some of which are killed."""
 
 import os
 import signal
@@ -50,16 +50,17 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data():
-    """Descriptors of 3,000 objects, 128 bytes each; those of an object are in several shards."""
+    """24,000 descriptors of 128 bytes, and their labels; each label is in several shards."""
     rng = np.random.default_rng(0)
-    objects = rng.integers(0, 3_000, 24_000)
+    labels = rng.integers(0, 3_000, 24_000)
     centres = rng.gamma(1.0, 30.0, (3_000, 128))
-    rows = centres[objects] * rng.uniform(0.6, 1.4, (24_000, 128))
-    return np.clip(rows, 0, 255).astype(np.uint8), objects
+    rows = centres[labels] * rng.uniform(0.6, 1.4, (24_000, 128))
+    return np.clip(rows, 0, 255).astype(np.uint8), labels
 
 
 @pytest.fixture(scope="module")
 def folder(data, tmp_path_factory):
+    """The same data as a folder of five shards."""
     X, y = data
     folder = tmp_path_factory.mktemp("rows")
     for number, (a, b) in enumerate(pairwise([0, 5_000, 5_001, 12_000, 17_000, 24_000])):
@@ -68,13 +69,15 @@ def folder(data, tmp_path_factory):
     return folder
 
 
-def small(kind, **more):
-    options = {"n_bits": 64, "random_state": 3, "n_positives": 20_000, "n_negatives": 30_000}
-    return kind(**{name: value for name, value in (options | more).items() if value is not None})
+def small(hasher, **options):
+    """Return a hasher that is fast to fit; an option that is None is left out."""
+    defaults = {"n_bits": 64, "random_state": 3, "n_positives": 20_000, "n_negatives": 30_000}
+    options = defaults | options
+    return hasher(**{name: value for name, value in options.items() if value is not None})
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    ("hasher", "options"),
     [
         (KernelLDAHash, {"n_basis": 300, "preprocess": "hellinger"}),
         (KernelLDAHash, {"n_basis": 100, "basis": "kmeans", "kernel": "mahalanobis"}),
@@ -86,27 +89,31 @@ def small(kind, **more):
         (ITQHash, {"n_positives": None, "n_negatives": None}),
     ],
 )
-def test_the_fitted_model_equals_that_of_a_single_machine(
-    cluster, data, folder, tmp_path, kind, more
+def test_fitted_model_equals_that_of_a_single_machine(
+    cluster, data, folder, tmp_path, hasher, options
 ):
     X, y = data
-    small(kind, **more).fit(X, y).save(tmp_path / "alone")
-    fit(small(kind, **more), folder, client=cluster).save(tmp_path / "together")
-    assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
+    small(hasher, **options).fit(X, y).save(tmp_path / "local")
+    fit(small(hasher, **options), folder, client=cluster).save(tmp_path / "cluster")
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "cluster").read_bytes()
 
 
-def test_dask_arrays_are_accepted_as_rows(cluster, data):
+def test_dask_arrays_can_be_fitted_encoded_and_searched(cluster, data):
     X, y = data
     rows, labels = da.from_array(X, chunks=(7_000, 50)), da.from_array(y, chunks=7_000)
-    alone = small(KernelLDAHash, n_basis=200).fit(X, y)
-    together = fit(small(KernelLDAHash, n_basis=200), rows, labels, client=cluster)
-    codes = encode(together, rows)
+    expected_codes = small(KernelLDAHash, n_basis=200).fit(X, y).transform(X)
+    hasher = fit(small(KernelLDAHash, n_basis=200), rows, labels, client=cluster)
+    codes = encode(hasher, rows)
     assert codes.shape == (24_000, 8)
-    np.testing.assert_array_equal(codes.compute(), alone.transform(X))
+    np.testing.assert_array_equal(codes.compute(), expected_codes)
     index = ClusterIndex(codes, client=cluster)
-    expected = HammingIndex(alone.transform(X)).search(codes[:50].compute(), 7)
-    for found, wanted in zip(index.search(codes[:50].compute(), 7), expected):
-        np.testing.assert_array_equal(found, wanted)
+    expected = HammingIndex(expected_codes).search(expected_codes[:50], 7)
+    check(index.search(codes[:50].compute(), 7), expected)
+
+
+def check(found, expected):
+    for actual, desired in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(actual, desired)
 
 
 class TestContract(StoreContract):
@@ -130,7 +137,7 @@ class TestContract(StoreContract):
 
 
 class TestContractOfAnIndexFile(StoreContract):
-    """Ids in random order, with gaps."""
+    """An index file whose ids are in random order, with gaps."""
 
     @pytest.fixture
     def ids(self):
@@ -145,7 +152,7 @@ class TestContractOfAnIndexFile(StoreContract):
         return write
 
 
-def test_codes_and_ties_equal_those_of_a_single_machine(cluster, data, folder, tmp_path):
+def test_encoding_and_search_equal_those_of_a_single_machine(cluster, data, folder, tmp_path):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=100, n_bits=16).fit(X, y)  # short codes: many ties
     hasher.save(tmp_path / "model")
@@ -157,31 +164,28 @@ def test_codes_and_ties_equal_those_of_a_single_machine(cluster, data, folder, t
     codes = hasher.transform(X)
     np.testing.assert_array_equal(np.asarray(open_shards(out)), codes)
 
-    alone = HammingIndex(codes)
-    alone.remove(np.arange(100, 5_000, 3))
-    alone.save(tmp_path / "x.index")
-    for source, index in ((out, HammingIndex(codes)), (tmp_path / "x.index", alone)):
-        together = ClusterIndex(source, client=cluster)
-        assert len(together) == len(index)
+    local = HammingIndex(codes)
+    local.remove(np.arange(100, 5_000, 3))
+    local.save(tmp_path / "x.index")
+    for source, expected in ((out, HammingIndex(codes)), (tmp_path / "x.index", local)):
+        index = ClusterIndex(source, client=cluster)
+        assert len(index) == len(expected)
         for k in (1, 40):
-            expected = index.search(codes[:300], k)
-            for found, wanted in zip(together.search(codes[:300], k), expected):
-                np.testing.assert_array_equal(found, wanted)
+            check(index.search(codes[:300], k), expected.search(codes[:300], k))
     other = small(LDAHash, n_bits=16).fit(X, y)
-    with ClusterIndex(out, model=hasher, client=cluster) as together:
-        assert together.model == together.info()["model"] == fingerprint(hasher)
+    with ClusterIndex(out, model=hasher, client=cluster) as index:
+        assert index.model == index.info()["model"] == fingerprint(hasher)
     with pytest.raises(ValueError, match="codes of another model"):
         ClusterIndex(out, model=other, client=cluster)
-    together = ClusterIndex(tmp_path / "x.index", client=cluster)
-    few = tmp_path / "few.npy"
-    np.save(few, codes[:3])
-    distances, ids = ClusterIndex(few, client=cluster).search(codes[:1], 10)
+    np.save(tmp_path / "three.npy", codes[:3])
+    distances, ids = ClusterIndex(tmp_path / "three.npy", client=cluster).search(codes[:1], 10)
     assert ids.shape == (1, 3)
     assert distances[0, 0] == 0
-    assert together.search(codes[:0], 3)[0].shape == (0, 3)
-    assert together.search(codes[:1], 10**12)[1].shape == (1, len(alone))
-    many = np.tile(codes[:100], (200, 1))  # more queries than are sent at once
-    np.testing.assert_array_equal(together.search(many, 2)[1], alone.search(many, 2)[1])
+    index = ClusterIndex(tmp_path / "x.index", client=cluster)
+    assert index.search(codes[:0], 3)[0].shape == (0, 3)
+    assert index.search(codes[:1], 10**12)[1].shape == (1, len(local))
+    queries = np.tile(codes[:100], (200, 1))  # more than one batch
+    check(index.search(queries, 2), local.search(queries, 2))
 
 
 @pytest.mark.slow
@@ -190,15 +194,15 @@ def test_commands_run_on_a_cluster(cluster, data, folder, tmp_path, command, mon
     address = cluster.scheduler.address
     monkeypatch.chdir(tmp_path)
     train = ["train", folder, "--basis", 100, "--bits", 32, "--positives", 9000]
-    command(*train, "-o", "alone", "--json")
-    output = command(*train, "-o", "together", "--cluster", address, "--json")
-    assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
-    assert output["similar_pairs"] == 9000
+    command(*train, "-o", "local", "--json")
+    output = command(*train, "-o", "cluster", "--cluster", address, "--json")
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "cluster").read_bytes()
+    assert output["positive_pairs"] == 9000
 
-    encode = ["encode", "together", folder, "-o", "codes", "--cluster", address]
-    assert command(*encode, "--json")["there_before"] == 0
-    assert command(*encode, "--json")["there_before"] == 5
-    codes = KernelLDAHash.load(tmp_path / "alone").transform(X)
+    encode = ["encode", "cluster", folder, "-o", "codes", "--cluster", address]
+    assert command(*encode, "--json")["already_encoded"] == 0
+    assert command(*encode, "--json")["already_encoded"] == 5
+    codes = KernelLDAHash.load(tmp_path / "local").transform(X)
     np.testing.assert_array_equal(np.asarray(open_shards(tmp_path / "codes")), codes)
 
     np.save(tmp_path / "queries.npy", codes[:40])
@@ -209,49 +213,49 @@ def test_commands_run_on_a_cluster(cluster, data, folder, tmp_path, command, mon
     np.testing.assert_array_equal(found["distances"], expected[0])
     np.testing.assert_array_equal(found["ids"], expected[1])
 
-    near = ["index", "radius", "codes", "queries.npy", "-r", 3, "-o", "near.npz"]
-    command(*near, "--cluster", address, "--json")
-    found = np.load(tmp_path / "near.npz")
+    radius = ["index", "radius", "codes", "queries.npy", "-r", 3, "-o", "radius.npz"]
+    command(*radius, "--cluster", address, "--json")
+    found = np.load(tmp_path / "radius.npz")
     for name, array in zip(
         ("lims", "distances", "ids"), HammingIndex(codes).search_radius(codes[:40], 3)
     ):
         np.testing.assert_array_equal(found[name], array)
     small(LDAHash, n_bits=32).fit(X, data[1]).save(tmp_path / "other")
-    other = command(*near, "--cluster", address, "--model", "other", fail=True)
-    assert "codes holds codes of another model" in other
+    error = command(*radius, "--cluster", address, "--model", "other", fail=True)
+    assert "codes holds codes of another model" in error
 
-    nowhere = ("--cluster", "tcp://127.0.0.1:9")
-    assert "no Dask scheduler" in command(*search, *nowhere, fail=True)
-    wrong = ["encode", "together", folder, "-o", "codes.npy", "--cluster", address]
-    assert "go to a folder" in command(*wrong, fail=True)
+    unreachable = ("--cluster", "tcp://127.0.0.1:9")
+    assert "no Dask scheduler" in command(*search, *unreachable, fail=True)
+    to_file = ["encode", "cluster", folder, "-o", "codes.npy", "--cluster", address]
+    assert "one file per shard" in command(*to_file, fail=True)
     refined = [*train, "--method", "lda", "--refine", 5]
-    command(*refined, "-o", "alone", "--json")
-    command(*refined, "-o", "together", "--cluster", address, "--json")
-    assert (tmp_path / "alone").read_bytes() == (tmp_path / "together").read_bytes()
+    command(*refined, "-o", "local", "--json")
+    command(*refined, "-o", "cluster", "--cluster", address, "--json")
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "cluster").read_bytes()
 
 
-def test_a_local_cluster_lives_as_long_as_the_with_statement(data):
+def test_local_cluster_is_closed_at_the_end_of_the_with_statement(data):
     X, y = data
     with connect("local") as client:
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         rows = da.from_array(X[:4000], chunks=(1000, 128))
         hasher = fit(small(LDAHash, n_bits=16), rows, y[:4000], client=client)
-    alone = small(LDAHash, n_bits=16).fit(X[:4000], y[:4000])
-    np.testing.assert_array_equal(hasher.transform(X), alone.transform(X))
+    expected = small(LDAHash, n_bits=16).fit(X[:4000], y[:4000])
+    np.testing.assert_array_equal(hasher.transform(X), expected.transform(X))
     assert client.status == "closed"
 
 
 def kill_worker_running(client, task):
     """Kill the first worker that runs a task of this name."""
 
-    def busy(dask_scheduler):
+    def address_of_worker(dask_scheduler):
         for state in dask_scheduler.workers.values():
             if any(task in ts.key for ts in state.processing):
                 return state.address
         return None
 
     deadline = time.monotonic() + 60
-    while (address := client.run_on_scheduler(busy)) is None:
+    while (address := client.run_on_scheduler(address_of_worker)) is None:
         assert time.monotonic() < deadline, f"no worker runs {task}"
         time.sleep(0.01)
     pid = client.run(os.getpid, workers=[address])[address]
@@ -262,11 +266,10 @@ def kill_worker_running(client, task):
 @pytest.mark.slow
 def test_results_are_the_same_after_a_worker_is_killed(data, folder, tmp_path, task):
     X, y = data
-    hasher = small(KernelLDAHash, n_basis=500, n_bits=128)
-    alone = hasher.fit(X, y)
-    codes = alone.transform(X)
-    many = tmp_path / "many.npy"
-    np.save(many, np.tile(codes, (40, 1)))
+    hasher = small(KernelLDAHash, n_basis=500, n_bits=128).fit(X, y)
+    codes = hasher.transform(X)
+    path = tmp_path / "codes.npy"
+    np.save(path, np.tile(codes, (40, 1)))
 
     with running(tmp_path, 2) as cluster, connect(cluster.address) as client:
         client.wait_for_workers(2, timeout=60)
@@ -277,13 +280,13 @@ def test_results_are_the_same_after_a_worker_is_killed(data, folder, tmp_path, t
                 new = small(KernelLDAHash, n_basis=500, n_bits=128)
                 results["codes"] = fit(new, folder, client=client).transform(X)
             elif task == "encode":
-                results["n"] = encode(alone, folder, tmp_path / "out", client=client)
+                results["n"] = encode(hasher, folder, tmp_path / "out", client=client)
                 results["codes"] = np.asarray(open_shards(tmp_path / "out"))
             else:
                 results["found"] = index.search(codes[:3000], 5)
 
         if task == "search":
-            index = ClusterIndex(many, client=client)
+            index = ClusterIndex(path, client=client)
         thread = threading.Thread(target=work)
         thread.start()
         name = {"fit": "take_rows", "encode": "write_shard", "search": "_apply"}[task]
@@ -291,9 +294,7 @@ def test_results_are_the_same_after_a_worker_is_killed(data, folder, tmp_path, t
         thread.join()
         assert len(client.scheduler_info()["workers"]) == 1
     if task == "search":
-        expected = HammingIndex(np.load(many)).search(codes[:3000], 5)
-        for found, wanted in zip(results["found"], expected):
-            np.testing.assert_array_equal(found, wanted)
+        check(results["found"], HammingIndex(np.load(path)).search(codes[:3000], 5))
         return
     np.testing.assert_array_equal(results["codes"], codes)
     if task == "encode":
@@ -301,7 +302,7 @@ def test_results_are_the_same_after_a_worker_is_killed(data, folder, tmp_path, t
         assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_missing_cluster_is_reported_within_seconds(tmp_path, monkeypatch):
+def test_missing_scheduler_workers_or_client_is_reported_within_seconds(tmp_path, monkeypatch):
     start = time.monotonic()
     with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         connect("tcp://127.0.0.1:9", timeout=2).__enter__()
@@ -316,7 +317,7 @@ def test_a_missing_cluster_is_reported_within_seconds(tmp_path, monkeypatch):
         ClusterIndex(tmp_path)
 
 
-def test_the_death_of_the_scheduler_is_reported(data, tmp_path):
+def test_scheduler_lost_while_encoding_is_reported(data, tmp_path):
     X, y = data
     hasher = small(KernelLDAHash, n_basis=500, n_bits=128, n_jobs=1).fit(X, y)
     rows = tmp_path / "rows"
@@ -340,9 +341,9 @@ def test_invalid_input_is_refused(cluster, data, folder, tmp_path):
         fit(small(LDAHash), tmp_path / "rows.npy", np.zeros(len(X)), client=cluster)
     with pytest.raises(ValueError, match="rows 0 to"):
         fit_pairs(small(LDAHash), folder, [[0, 99_999]], [True], client=cluster)
-    bad = X.astype(np.float32)
-    bad[:, 3] = np.nan
-    np.save(tmp_path / "nan.npy", bad)
+    with_nan = X.astype(np.float32)
+    with_nan[:, 3] = np.nan
+    np.save(tmp_path / "nan.npy", with_nan)
     with pytest.raises(ValueError, match=r"nan.npy: row \d+ contains NaN"):
         fit(small(LDAHash), tmp_path / "nan.npy", y, client=cluster)
     with pytest.raises(ValueError, match="uint8 rows of 16 bytes"):
@@ -352,15 +353,15 @@ def test_invalid_input_is_refused(cluster, data, folder, tmp_path):
         index.search(X[:1], 0)
     with pytest.raises(ValueError, match="1024 bits"):
         index.search(X[:1, :5])
-    gone = tmp_path / "gone.npy"
-    np.save(gone, X[:10])
-    shards = open_shards(gone)
-    gone.unlink()
+    deleted = tmp_path / "deleted.npy"
+    np.save(deleted, X[:10])
+    shards = open_shards(deleted)
+    deleted.unlink()
     with pytest.raises(ClusterError, match="cannot see"):
         fit_pairs(small(LDAHash), shards, [[0, 1], [1, 2]], [True, False], client=cluster)
 
 
-def test_the_memory_of_a_worker_does_not_depend_on_the_number_of_shards(cluster, data, tmp_path):
+def test_memory_of_workers_does_not_depend_on_the_number_of_shards(cluster, data, tmp_path):
     X, y = data
     hasher = small(LDAHash).fit(X, y)
 
@@ -381,5 +382,5 @@ def test_the_memory_of_a_worker_does_not_depend_on_the_number_of_shards(cluster,
         return max(cluster.run(read_peak).values())
 
     peak(2)
-    few, many = peak(4), peak(40)
-    assert many < few + 30e6, (few, many)
+    peak_of_4, peak_of_40 = peak(4), peak(40)
+    assert peak_of_40 < peak_of_4 + 30e6, (peak_of_4, peak_of_40)

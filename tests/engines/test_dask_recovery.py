@@ -1,4 +1,4 @@
-"""`ClusterIndex` when workers or the scheduler are killed, join late, or codes are replaced."""
+"""`ClusterIndex` when workers are lost or join, the scheduler is lost, or codes are replaced."""
 
 from __future__ import annotations
 
@@ -35,20 +35,18 @@ def expected(codes):
 
 
 def check(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for actual, desired in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(actual, desired)
 
 
-def held_by(index):
-    """Number of partitions by worker."""
+def partitions_by_worker(index):
+    """Return the number of partitions of each worker."""
     addresses = [slot[0] for slot in index._partitions._slots]
     return {address: addresses.count(address) for address in addresses}
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_search_works_after_all_workers_were_killed_and_replaced(
-    tmp_path, path, codes, expected, n
-):
+def test_search_works_after_all_workers_are_killed_and_replaced(tmp_path, path, codes, expected, n):
     with running(tmp_path, n) as processes, connect(processes.address) as client:
         client.wait_for_workers(n, timeout=60)
         index = ClusterIndex(path, client=client)
@@ -57,9 +55,7 @@ def test_a_search_works_after_all_workers_were_killed_and_replaced(
         check(index.search(codes[:500], 5), expected)
 
 
-def test_workers_killed_and_replaced_during_a_search_do_not_change_its_results(
-    tmp_path, path, codes
-):
+def test_search_gives_the_same_results_if_workers_are_replaced_meanwhile(tmp_path, path, codes):
     queries = np.tile(codes[:500], (20, 1))
     expected = HammingIndex(codes).search(queries, 5)
     with running(tmp_path, 2) as processes, connect(processes.address) as client:
@@ -72,11 +68,11 @@ def test_workers_killed_and_replaced_during_a_search_do_not_change_its_results(
         processes.kill_workers(2)
         processes.add_workers(2)
         thread.join(60)
-        assert not thread.is_alive(), "the search hangs"
+        assert not thread.is_alive(), "the search did not finish"
     check(found[0], expected)
 
 
-def test_a_cluster_left_without_workers_is_reported_and_usable_again(
+def test_search_without_workers_fails_and_works_again_with_new_ones(
     tmp_path, path, codes, expected, monkeypatch
 ):
     monkeypatch.setattr(cluster, "_NO_WORKERS_TIMEOUT", 2)
@@ -92,7 +88,7 @@ def test_a_cluster_left_without_workers_is_reported_and_usable_again(
         check(index.search(codes[:500], 5), expected)
 
 
-def test_a_killed_scheduler_is_reported_within_seconds(tmp_path, path, codes):
+def test_lost_scheduler_is_reported_within_seconds(tmp_path, path, codes):
     with running(tmp_path, 1) as processes, connect(processes.address) as client:
         index = ClusterIndex(path, client=client)
         processes.processes[0].kill()
@@ -104,22 +100,22 @@ def test_a_killed_scheduler_is_reported_within_seconds(tmp_path, path, codes):
         assert time.monotonic() - start < 30
 
 
-def test_a_worker_that_joins_late_takes_over_partitions(tmp_path, path, codes, expected):
+def test_worker_that_joins_takes_over_partitions(tmp_path, path, codes, expected):
     with running(tmp_path, 1) as processes, connect(processes.address) as client:
         index = ClusterIndex(path, client=client)
-        assert list(held_by(index).values()) == [4]
+        assert list(partitions_by_worker(index).values()) == [4]
         processes.add_workers(1)
         client.wait_for_workers(2, timeout=60)
         check(index.search(codes[:500], 5), expected)
-        assert sorted(held_by(index).values()) == [2, 2]
+        assert sorted(partitions_by_worker(index).values()) == [2, 2]
         assert index.info()["workers"] == 2
         processes.kill_workers(1)
         check(index.search(codes[:500], 5), expected)
-        assert list(held_by(index).values()) == [4]
+        assert list(partitions_by_worker(index).values()) == [4]
 
 
 @pytest.mark.parametrize("kind", ["codes", "index"])
-def test_codes_replaced_on_disk_are_noticed_when_they_are_loaded_again(tmp_path, codes, kind):
+def test_codes_replaced_on_disk_are_detected_on_reloading(tmp_path, codes, kind):
     def write(path, codes):
         if kind == "codes":
             np.save(path, codes)

@@ -22,40 +22,40 @@ def index():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_and_ids_survive_the_round_trip(index, kind):
-    made = to_faiss(index, kind)
-    assert made.ntotal == len(index)
-    back = from_faiss(made)
-    np.testing.assert_array_equal(back.ids, index.ids)
-    np.testing.assert_array_equal(back.get(index.ids), index.get(index.ids))
+def test_round_trip_preserves_codes_and_ids(index, kind):
+    converted = to_faiss(index, kind)
+    assert converted.ntotal == len(index)
+    restored = from_faiss(converted)
+    np.testing.assert_array_equal(restored.ids, index.ids)
+    np.testing.assert_array_equal(restored.get(index.ids), index.get(index.ids))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_faiss_returns_the_ids_of_the_index(index, kind):
-    made = to_faiss(index, kind)
+def test_faiss_search_returns_the_ids_of_the_index(index, kind):
+    converted = to_faiss(index, kind)
     if kind == "ivf":
-        made.nprobe = 1000
-    some = index.ids[::50]
-    distances, ids = made.search(index.get(some), 1)
+        converted.nprobe = 1000
+    expected = index.ids[::50]
+    distances, ids = converted.search(index.get(expected), 1)
     assert not distances.any()
-    np.testing.assert_array_equal(ids[:, 0], some)
+    np.testing.assert_array_equal(ids[:, 0], expected)
 
 
-def test_a_faiss_index_without_ids_is_numbered_from_zero():
+def test_from_faiss_without_ids_numbers_codes_from_zero():
     codes = np.random.default_rng(1).integers(0, 256, (50, 8), dtype=np.uint8)
     flat = faiss.IndexBinaryFlat(64)
     flat.add(codes)
-    back = from_faiss(flat)
-    np.testing.assert_array_equal(back.get(np.arange(50)), codes)
+    restored = from_faiss(flat)
+    np.testing.assert_array_equal(restored.get(np.arange(50)), codes)
 
 
 def test_options_are_passed_to_faiss(index):
     assert to_faiss(index, "ivf", n_lists=7).nlist == 7
-    made = to_faiss(index, "multihash", n_tables=2, table_bits=8)
-    hashed = faiss.downcast_IndexBinary(made.index)
-    assert (hashed.nhash, hashed.b) == (2, 8)
-    made = to_faiss(index, "hnsw", m=8, ef_construction=50, ef_search=33)
-    graph = faiss.downcast_IndexBinary(made.index)
+    converted = to_faiss(index, "multihash", n_tables=2, table_bits=8)
+    multihash = faiss.downcast_IndexBinary(converted.index)
+    assert (multihash.nhash, multihash.b) == (2, 8)
+    converted = to_faiss(index, "hnsw", m=8, ef_construction=50, ef_search=33)
+    graph = faiss.downcast_IndexBinary(converted.index)
     assert (graph.hnsw.efConstruction, graph.hnsw.efSearch) == (50, 33)
 
 
@@ -76,7 +76,7 @@ def test_invalid_arguments_are_refused(index):
         recommend_index(-1, 64)
 
 
-def test_the_recommendation_depends_on_size_and_radius():
+def test_recommendation_depends_on_size_and_radius():
     assert recommend_index(HNSW_CROSSOVER, 256).method == "exact"
     assert recommend_index(HNSW_CROSSOVER + 1, 256).method == "hnsw"
     assert recommend_index(1_000_000, 128, radius=3).method == "tables"
@@ -85,7 +85,7 @@ def test_the_recommendation_depends_on_size_and_radius():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_temporary_faiss_index_can_be_converted(index, kind):
+def test_from_faiss_accepts_an_index_that_is_not_referenced_elsewhere(index, kind):
     assert len(from_faiss(to_faiss(index, kind))) == len(index)
 
 

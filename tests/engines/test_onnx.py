@@ -13,6 +13,7 @@ pytest.importorskip("onnx", reason="needs onnx")
 
 
 def run(path, X):
+    """Return the codes that onnxruntime computes."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(["codes"], {"rows": np.asarray(X, np.float32)})[0]
 
@@ -38,18 +39,18 @@ def rows():
     ],
     ids=lambda h: f"{type(h).__name__}-{h.preprocess}",
 )
-def test_a_graph_computes_the_codes_of_transform(tmp_path, rows, hasher):
+def test_graph_computes_the_codes_of_transform(tmp_path, rows, hasher):
     X, y = rows
     hasher.set_params(random_state=0).fit(X, y)
     export(hasher, tmp_path / "model.onnx")
-    found, wanted = run(tmp_path / "model.onnx", X), hasher.transform(X)
-    assert found.dtype == np.uint8
-    assert found.shape == wanted.shape
-    # Rounding may flip one bit in a million; there are fewer than that here.
-    np.testing.assert_array_equal(found, wanted)
+    codes, expected = run(tmp_path / "model.onnx", X), hasher.transform(X)
+    assert codes.dtype == np.uint8
+    assert codes.shape == expected.shape
+    # Rounding may flip one bit in a million; there are fewer than a million bits here.
+    np.testing.assert_array_equal(codes, expected)
 
 
-def test_rows_of_zeros_get_the_codes_of_transform(tmp_path, rows):
+def test_rows_of_zeros_have_the_codes_of_transform(tmp_path, rows):
     X, y = rows
     hasher = LDAHash(16, preprocess="hellinger", random_state=0).fit(X, y)
     export(hasher, tmp_path / "model.onnx")
@@ -65,7 +66,7 @@ def test_other_kernels_are_refused(tmp_path, rows):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_export_command_writes_a_graph(tmp_path, rows, command):
+def test_export_command_writes_a_graph(tmp_path, rows, command):
     X, y = rows
     hasher = LDAHash(16, random_state=0).fit(X, y)
     hasher.save(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Codes in a real PostgreSQL, beside `HammingIndex`."""
+"""`PostgresStore` on a real PostgreSQL server, compared with `HammingIndex`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ psycopg = pytest.importorskip("psycopg")
 
 @pytest.fixture
 def store(dsn):
-    with PostgresStore(dsn, f"codes {uuid.uuid4().hex}") as made:
-        yield made
+    with PostgresStore(dsn, f"codes {uuid.uuid4().hex}") as store:
+        yield store
 
 
 class TestContract(ChangingContract):
@@ -34,17 +34,18 @@ class TestContract(ChangingContract):
         return create
 
 
-def codes_of(n, n_bits, seed=0, alphabet=None):
+def codes_of(n, n_bits, seed=0, n_distinct=None):
+    """Return random codes; with `n_distinct`, many of them are equal."""
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2, (alphabet or n, n_bits), dtype=np.uint8)
+    bits = rng.integers(0, 2, (n_distinct or n, n_bits), dtype=np.uint8)
     codes = np.packbits(bits, axis=1)
-    return codes if alphabet is None else codes[rng.integers(0, alphabet, n)]
+    return codes if n_distinct is None else codes[rng.integers(0, n_distinct, n)]
 
 
 @pytest.mark.parametrize("n_bits", [1, 8, 13, 64, 256, 1000])
-@pytest.mark.parametrize("alphabet", [None, 5])
-def test_exact_results_are_those_of_the_index(store, n_bits, alphabet):
-    codes = codes_of(400, n_bits, alphabet=alphabet)
+@pytest.mark.parametrize("n_distinct", [None, 5])
+def test_exact_search_equals_hamming_index(store, n_bits, n_distinct):
+    codes = codes_of(400, n_bits, n_distinct=n_distinct)
     ids = np.random.default_rng(1).permutation(5000)[:400] - 100
     queries = codes_of(30, n_bits, seed=2)
     store.create(n_bits)
@@ -62,7 +63,7 @@ def test_exact_results_are_those_of_the_index(store, n_bits, alphabet):
     assert store.search(queries[:0], 3)[0].shape == (0, 3)
 
 
-def test_rows_carry_data_and_are_replaced(store):
+def test_codes_have_data_and_upsert_overwrites_both(store):
     store.create(16)
     codes = codes_of(4, 16)
     store.add(codes[:3], [1, 2, 3], [{"name": "a 'quoted' \"one\""}, None, {"x": [1, 2]}])
@@ -78,38 +79,39 @@ def test_rows_carry_data_and_are_replaced(store):
     assert store.info()["codes"] == 2
 
 
-def test_an_import_that_is_done_again_changes_nothing(store, monkeypatch):
+def test_repeated_import_adds_only_missing_codes(store, monkeypatch):
     monkeypatch.setattr(postgres, "_BATCH", 100)
     codes, ids = codes_of(1000, 64), np.arange(1000)
     store.create(64)
     assert store.import_codes(codes[:350], ids[:350]) == (350, 0)
     assert store.import_codes(codes, ids) == (650, 350)
     assert store.import_codes(codes, ids) == (0, 1000)
-    with pytest.raises(ValueError, match="id 5 is stored with another code"):
+    with pytest.raises(ValueError, match="id 5 is stored with a different code"):
         store.import_codes(~codes[5:6], [5])
     np.testing.assert_array_equal(store.get(ids), codes)
 
 
-def test_a_server_that_stops_and_starts_is_waited_for(store, server, monkeypatch):
+def test_import_continues_after_the_server_restarts(store, server, monkeypatch):
     if server is None:
-        pytest.skip("this server is not ours to stop")
+        pytest.skip("the server of KDIFFHASH_PG_DSN must not be stopped")
     monkeypatch.setattr(postgres, "_BATCH", 500)
     codes, ids = codes_of(20_000, 64), np.arange(20_000)
     store.create(64)
-    seen = []
+    batches = []
 
-    def stop(n):
-        seen.append(n)
-        if len(seen) == 7:
+    def restart_after_seven_batches(n):
+        batches.append(n)
+        if len(batches) == 7:
             server.stop()
             threading.Timer(1.0, server.start).start()
 
-    assert sum(store.import_codes(codes, ids, advance=stop)) == 20_000
+    imported = store.import_codes(codes, ids, advance=restart_after_seven_batches)
+    assert sum(imported) == 20_000
     assert store.info()["codes"] == 20_000
     np.testing.assert_array_equal(store.get(ids), codes)
 
 
-def test_approximate_search_uses_the_graph(store):
+def test_approximate_search_uses_the_hnsw_index(store):
     codes = codes_of(3000, 64)
     store.create(64)
     store.add(codes)
@@ -122,12 +124,12 @@ def test_approximate_search_uses_the_graph(store):
     assert (np.diff(exact, axis=1) >= 0).all()
 
 
-def test_models_and_lengths_are_not_mixed(store, dsn, objects):
+def test_codes_of_another_model_or_length_are_refused(store, dsn, objects):
     X, y = objects
     a, b = (KernelDiffHash(32, n_basis=50, random_state=seed).fit(X, y) for seed in (0, 1))
     store.create(32, a)
-    store.create(32, a)  # the same again is fine
-    store.create(32)  # what is not known is taken on trust
+    store.create(32, a)  # an existing table of the same model is accepted
+    store.create(32)  # an unknown model is not checked
     assert store.model == fingerprint(a)
     codes, ids = a.transform(X), np.arange(len(X))
     store.import_codes(codes[:400], ids[:400], model=a)
@@ -152,9 +154,10 @@ def test_models_and_lengths_are_not_mixed(store, dsn, objects):
 
 
 @pytest.mark.parametrize(
-    "name", ['x"; DROP TABLE victims; --', "a'b", "ünïcode ✓", "SELECT", "a.b", "%s {table}", " "]
+    "name",
+    ['x"; DROP TABLE victims; --', "a'b", "ünïcode ✓", "SELECT", "query", "a.b", "%s {table}", " "],
 )
-def test_hostile_names_do_no_harm(dsn, name):
+def test_table_names_are_quoted(dsn, name):
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS victims (x int)")
     with PostgresStore(dsn, name) as store:
@@ -167,14 +170,14 @@ def test_hostile_names_do_no_harm(dsn, name):
         assert connection.execute("SELECT count(*) FROM victims").fetchone() == (0,)
 
 
-def test_bad_input_is_told(store, dsn):
+def test_invalid_input_is_refused(store, dsn):
     with pytest.raises(StoreError, match="no table"):
         store.search(np.zeros((1, 8), np.uint8))
     with pytest.raises(ValueError, match="n_bits"):
         store.create(0)
     store.create(64)
     codes = np.zeros((2, 8), np.uint8)
-    for call, what in (
+    for call, message in (
         (lambda: store.import_codes(codes, [1]), "1 ids"),
         (lambda: store.import_codes(codes, [1, 1]), "duplicates"),
         (lambda: store.import_codes(codes, ["1; DROP TABLE x", "2"]), "ids must be integers"),
@@ -182,44 +185,49 @@ def test_bad_input_is_told(store, dsn):
         (lambda: store.add(codes, [1, 2], [{}]), "data for 1"),
         (lambda: store.search(codes, 0), "of at least 1"),
         (lambda: store.search(codes, 1, ef_search=0), "ef_search"),
-        (lambda: store.search_radius(codes, -1), "zero or more"),
+        (lambda: store.search_radius(codes, -1), "of at least 0"),
         (lambda: store.build_index(m=1), "ef_construction"),
         (lambda: PostgresStore(dsn, ""), "name"),
         (lambda: PostgresStore(dsn, "x" * 64), "name"),
     ):
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=message):
             call()
     assert store.info()["codes"] == 0
     with psycopg.connect(dsn) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS others (id int)")
-    with PostgresStore(dsn, "others") as other, pytest.raises(StoreError, match="not one of"):
-        other.create(8)
-    with pytest.raises(ConnectionError, match="no connection"):
+        connection.execute("CREATE TABLE IF NOT EXISTS foreign_table (id int)")
+    message = "not created by kdiffhash"
+    with PostgresStore(dsn, "foreign_table") as foreign, pytest.raises(StoreError, match=message):
+        foreign.create(8)
+    with pytest.raises(ConnectionError, match="cannot connect"):
         PostgresStore("postgresql://127.0.0.1:1/none")
 
 
-def test_the_command_line(dsn, tmp_path, objects, command):
+def test_commands_import_search_and_report(dsn, tmp_path, objects, command):
     X, y = objects
     hasher = KernelDiffHash(32, n_basis=50, random_state=0).fit(X, y)
     hasher.save(tmp_path / "model")
     codes, table = hasher.transform(X), f"cli {uuid.uuid4().hex}"
     np.save(tmp_path / "codes.npy", codes)
     np.save(tmp_path / "queries.npy", codes[:3])
-    where = ("--dsn", dsn, "--table", table, "--json")
+    options = ("--dsn", dsn, "--table", table, "--json")
     model = ("--model", tmp_path / "model")
-    told = command("pg", "import", tmp_path / "codes.npy", *model, *where)
-    assert (told["added"], told["there_before"]) == (600, 0)
-    assert command("pg", "import", tmp_path / "codes.npy", *model, *where)["there_before"] == 600
+    result = command("pg", "import", tmp_path / "codes.npy", *model, *options)
+    assert (result["added"], result["already_stored"]) == (600, 0)
+    assert (
+        command("pg", "import", tmp_path / "codes.npy", *model, *options)["already_stored"] == 600
+    )
     hasher.set_params(random_state=1).fit(X, y).save(tmp_path / "other")
-    other = (*where, "--model", tmp_path / "other")
+    other = (*options, "--model", tmp_path / "other")
     assert "another model" in command("pg", "import", tmp_path / "codes.npy", *other, fail=True)
     assert "another model" in command("pg", "search", tmp_path / "queries.npy", *other, fail=True)
-    told = command("pg", "search", tmp_path / "queries.npy", "-k", 4, *where)
+    result = command("pg", "search", tmp_path / "queries.npy", "-k", 4, *options)
     expected = HammingIndex(codes).search(codes[:3], 4)
-    assert [row["ids"] for row in told["rows"]] == expected[1].tolist()
-    command("pg", "search", tmp_path / "queries.npy", "-k", 4, "-o", tmp_path / "found.npz", *where)
+    assert [row["ids"] for row in result["rows"]] == expected[1].tolist()
+    command(
+        "pg", "search", tmp_path / "queries.npy", "-k", 4, "-o", tmp_path / "found.npz", *options
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "found.npz")["distances"], expected[0])
-    told = command("pg", "info", *where)
-    assert (told["codes"], told["bits"], told["hnsw"]) == (600, 32, False)
-    nowhere = ("--dsn", "postgresql://127.0.0.1:1/none")
-    assert "no connection" in command("pg", "info", *nowhere, fail=True)
+    info = command("pg", "info", *options)
+    assert (info["codes"], info["bits"], info["hnsw"]) == (600, 32, False)
+    unreachable = ("--dsn", "postgresql://127.0.0.1:1/none")
+    assert "cannot connect" in command("pg", "info", *unreachable, fail=True)

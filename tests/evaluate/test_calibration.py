@@ -1,3 +1,5 @@
+"""Distance thresholds for a target false positive rate."""
+
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
@@ -5,21 +7,21 @@ from scipy.stats import binom, binomtest
 from kdiffhash.evaluate.calibration import calibrate
 
 
-def test_distance_is_the_largest_with_the_wanted_rate():
+def test_distance_is_the_largest_one_with_at_most_the_target_rate():
     negatives = np.repeat(np.arange(100), 10)  # ten pairs at each distance 0..99
     positives = np.arange(50)
     distances = np.concatenate([negatives, positives])
     similar = np.arange(len(distances)) >= len(negatives)
-    found = calibrate(distances, similar, fpr=0.05)
-    assert found.distance == 4  # distances 0..4 hold 50 of 1000
-    assert found.fpr == 0.05
-    assert found.tpr == 0.1
+    calibration = calibrate(distances, similar, fpr=0.05)
+    assert calibration.distance == 4  # 50 of 1000 negative pairs have distances 0..4
+    assert calibration.fpr == 0.05
+    assert calibration.tpr == 0.1
     exact = binomtest(50, 1000).proportion_ci(0.95, method="exact")
-    assert found.fpr_interval == pytest.approx((exact.low, exact.high))
-    assert found.distance_interval[0] < 4 < found.distance_interval[1]
+    assert calibration.fpr_interval == pytest.approx((exact.low, exact.high))
+    assert calibration.distance_interval[0] < 4 < calibration.distance_interval[1]
 
 
-def test_rate_is_never_above_the_wanted_one_where_distances_tie():
+def test_rate_does_not_exceed_the_target_with_ties():
     distances = np.array([3] * 500 + [9] * 500 + [1])
     similar = np.arange(1001) == 1000
     assert calibrate(distances, similar, fpr=0.4).distance == 2
@@ -27,23 +29,23 @@ def test_rate_is_never_above_the_wanted_one_where_distances_tie():
     assert calibrate(np.where(similar, 1, 0), similar, fpr=0.4).distance == -1
 
 
-def test_intervals_hold_on_fresh_samples():
-    held = 0
+def test_intervals_cover_the_true_rate():
+    covered = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         negatives = rng.binomial(64, 0.5, 2000)
         distances = np.append(negatives, 5)
-        found = calibrate(distances, np.arange(2001) == 2000, fpr=0.02)
-        true_rate = binom.cdf(found.distance, 64, 0.5)
-        held += found.fpr_interval[0] <= true_rate <= found.fpr_interval[1]
-    assert held >= 180  # 95 % of 200, less four standard deviations
+        calibration = calibrate(distances, np.arange(2001) == 2000, fpr=0.02)
+        low, high = calibration.fpr_interval
+        covered += low <= binom.cdf(calibration.distance, 64, 0.5) <= high
+    assert covered >= 180  # 95 % of 200, less three standard deviations
 
 
 @pytest.mark.parametrize(
     ("fpr", "message"),
     [(0.001, "give at least 3000"), (0, "between 0 and 1"), (1, "between 0 and 1")],
 )
-def test_rates_that_cannot_be_resolved_are_refused(fpr, message):
+def test_rates_that_cannot_be_resolved_raise_value_error(fpr, message):
     distances, similar = np.arange(110), np.arange(110) < 10
     with pytest.raises(ValueError, match=message):
         calibrate(distances, similar, fpr=fpr)

@@ -1,3 +1,5 @@
+"""ROC curves and their rates, and intervals of these rates."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ def test_rates_agree_with_scikit_learn_without_ties():
     assert curve.fpr95 == pytest.approx(fpr[tpr >= 0.95].min(), abs=1e-3)
 
 
-def test_a_case_with_ties_worked_out_by_hand():
+def test_rates_with_ties_agree_with_values_worked_out_by_hand():
     # distance 0: 2 positives; 1: 1 positive, 2 negatives; 2: 1 positive, 2 negatives.
     distances = [0, 0, 1, 2, 1, 1, 2, 2]
     similar = [True] * 4 + [False] * 4
@@ -40,7 +42,7 @@ def test_a_case_with_ties_worked_out_by_hand():
 
 
 @given(st.integers(0, 1000), st.integers(2, 6))
-def test_order_of_rows_does_not_matter(seed, n_levels):
+def test_curve_does_not_depend_on_the_order_of_pairs(seed, n_levels):
     rng = np.random.default_rng(seed)
     distances, similar = rng.integers(n_levels, size=40), np.arange(40) < 15
     order = rng.permutation(40)
@@ -50,36 +52,36 @@ def test_order_of_rows_does_not_matter(seed, n_levels):
     assert one.fnr_at(0.1) >= one.fnr_at(0.2)
 
 
-def make_pairs(n_things, rng):
-    """Two positives per object, and negatives; objects differ in how hard they are."""
-    hard = rng.normal(size=n_things)
-    same = np.repeat(np.arange(n_things), 2)
-    other = np.stack([rng.permutation(n_things) for _ in range(2)], axis=1)
-    other = other[other[:, 0] != other[:, 1]]
-    objects = np.concatenate([np.stack([same, same], 1), other])
+def make_pairs(n_objects, rng):
+    """Draw two positive pairs per object, and negatives; objects differ in difficulty."""
+    difficulty = rng.normal(size=n_objects)
+    own = np.repeat(np.arange(n_objects), 2)
+    drawn = np.stack([rng.permutation(n_objects) for _ in range(2)], axis=1)
+    drawn = drawn[drawn[:, 0] != drawn[:, 1]]
+    objects = np.concatenate([np.stack([own, own], 1), drawn])
     similar = objects[:, 0] == objects[:, 1]
     noise = 0.1 * rng.normal(size=len(objects))
-    distances = np.where(similar, hard[objects[:, 0]], 1.5) + noise
+    distances = np.where(similar, difficulty[objects[:, 0]], 1.5) + noise
     return distances, similar, objects
 
 
-def test_intervals_cover_the_truth_because_things_are_resampled():
-    truth = []
+def test_intervals_from_resampled_objects_cover_the_truth():
+    values = []
     for seed in range(60):
         distances, similar, _ = make_pairs(400, np.random.default_rng(1000 + seed))
-        truth.append(roc(distances, similar).auc)
-    covered = 0
+        values.append(roc(distances, similar).auc)
+    truth, covered = np.mean(values), 0
     for seed in range(60):
         case = make_pairs(400, np.random.default_rng(seed))
         interval = bootstrap(lambda r: r.auc, *case, n_resamples=100, random_state=0)
         assert interval.low <= interval.value <= interval.high
-        covered += interval.low <= np.mean(truth) <= interval.high
-    # Binomial(60, 0.95): 50 or fewer has probability 2e-4. Resampling pairs, of which each object
-    # has two, would give intervals too narrow by the square root of 2.
+        covered += interval.low <= truth <= interval.high
+    # Binomial(60, 0.95): 50 or fewer have probability 2e-4. If the two positive pairs of an object
+    # were resampled separately, intervals would be too narrow by a factor of sqrt(2).
     assert covered > 50
 
 
-def test_paired_intervals_see_small_differences():
+def test_paired_intervals_are_narrower_than_those_of_one_method():
     rng = np.random.default_rng(0)
     distances, similar, objects = make_pairs(300, rng)
     worse = distances + np.where(similar, 0.1, 0)
@@ -106,9 +108,9 @@ def test_paired_intervals_see_small_differences():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: roc([1, 2], [True, True]), "one similar and one dissimilar"),
+        (lambda: roc([1, 2], [True, True]), "got 2 positive and 0 negative"),
         (lambda: roc([1, np.nan], [True, False]), "NaN"),
-        (lambda: roc([1, 2], [True]), "equally long"),
+        (lambda: roc([1, 2], [True]), "of equal length"),
         (lambda: roc([1, 2], [True, False]).fnr_at(0), "fpr must lie"),
         (lambda: roc([1, 2], [True, False]).fpr_at(1.5), "tpr must lie"),
         (
@@ -121,6 +123,6 @@ def test_paired_intervals_see_small_differences():
         ),
     ],
 )
-def test_bad_input_is_explained(call, message):
+def test_invalid_input_raises_value_error(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,3 +1,5 @@
+"""Hashers with a closed form: linear and kernel diff-hash and LDA-hash."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,7 +20,7 @@ from kdiffhash import (
 )
 
 
-def test_features_made_in_portions_change_nothing(objects, monkeypatch):
+def test_moments_summed_over_batches_give_the_same_codes(objects, monkeypatch):
     X, y = objects
     pairs, similar = draw_pairs(y, 800, 900, random_state=0)
     hasher = KernelDiffHash(20, n_basis=50, random_state=0)
@@ -29,8 +31,8 @@ def test_features_made_in_portions_change_nothing(objects, monkeypatch):
     )
 
 
-def test_the_literal_text_gives_constant_bits_and_a_warning(objects):
-    """Eqs. 5 and 6 weigh FNR with alpha = 25; the reading that works weighs both rates alike."""
+def test_thresholds_weighted_by_alpha_give_constant_bits_and_a_warning(objects):
+    """Eqs. 5 and 6 give FNR the weight alpha = 25; equal weights for both rates work."""
     X, y = objects
     paper = {**PAPER_SETTING, "n_basis": 200, "n_bits": 64, "random_state": 0}
     working = KernelDiffHash(**paper).fit(X, y)
@@ -42,7 +44,7 @@ def test_the_literal_text_gives_constant_bits_and_a_warning(objects):
     assert literal.score(X, y) < 0.3 * working.score(X, y)
 
 
-def test_defaults_that_suit_the_moment(objects):
+def test_default_alpha_depends_on_the_moment(objects):
     X, y = objects
     for cls in (DiffHash, KernelDiffHash):
         for moment, alpha in (("difference", 2), ("cross", 25)):
@@ -53,12 +55,12 @@ def test_defaults_that_suit_the_moment(objects):
 
 
 @pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
-def test_n_bits_follows_the_data(objects):
+def test_default_n_bits_depends_on_the_number_of_features(objects):
     X, y = objects
     assert DiffHash().fit(X, y).n_bits_ == 12
     assert KernelLDAHash(n_basis=50).fit(X, y).n_bits_ == 50
     assert KernelLDAHash(n_basis=400).fit(X, y).n_bits_ == 128
-    few = KernelDiffHash(n_basis=1000).fit(X[:40], y[:40])  # fewer rows than basis vectors
+    few = KernelDiffHash(n_basis=1000).fit(X[:40], y[:40])  # fewer rows than n_basis
     assert len(few.basis_) == few.n_bits_ == 40
 
 
@@ -88,12 +90,12 @@ def test_n_bits_follows_the_data(objects):
         (LDAHash(n_jobs=1.5), "n_jobs must be"),
     ],
 )
-def test_what_cannot_be_is_explained(objects, hasher, message):
+def test_invalid_parameters_raise_an_error(objects, hasher, message):
     with pytest.raises(ValueError, match=message):
         hasher.fit(*objects)
 
 
-def test_degenerate_data_works_or_says_why_not(objects):
+def test_degenerate_data_works_or_raises_an_error(objects):
     X, y = objects
     doubled = np.hstack([X, X, np.full((len(X), 2), 3, np.float32)])  # rank 12 of 26
     for hasher in (DiffHash(26), LDAHash(26)):
@@ -110,7 +112,7 @@ def test_degenerate_data_works_or_says_why_not(objects):
         DiffHash().fit(X, np.zeros(len(X)))
 
 
-def test_a_large_offset_costs_no_precision(objects):
+def test_a_large_offset_does_not_reduce_precision(objects):
     X, y = objects
     linear, kernel = DiffHash(12, random_state=0), KernelDiffHash(32, n_basis=100, random_state=0)
     for hasher, offset in ((linear, 1e8), (kernel, 1e4)):
@@ -119,7 +121,7 @@ def test_a_large_offset_costs_no_precision(objects):
         assert clone(hasher).fit(far, y).score(far, y) == pytest.approx(near_score, abs=0.02)
 
 
-def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(objects):
+def test_linear_kernel_gives_the_bits_of_the_linear_hasher(objects):
     """With a linear kernel and the basis of unit vectors, features are the rows themselves."""
     X, y = objects
     pairs, similar = draw_pairs(y, 1000, 1000, random_state=0)
@@ -127,11 +129,11 @@ def test_the_kernel_form_of_a_linear_kernel_is_the_linear_form(objects):
     kernel = KernelLDAHash(6, kernel="linear", basis=np.eye(12), ridge=1e-3)
     kernel.fit_pairs(X, pairs, similar)
     same = unpack(linear.transform(X), 6) == unpack(kernel.transform(X), 6)
-    assert same.mean(axis=0).min() > 0.99  # the floor under the Gram matrix is all that differs
+    assert same.mean(axis=0).min() > 0.99  # only the regularised Gram matrix differs
 
 
-def test_kernel_beats_linear_where_things_are_not_linear():
-    """Rings around a centre: same ring, same object; no linear bit can tell them apart."""
+def test_kernel_hasher_separates_classes_that_are_not_linearly_separable():
+    """Objects are concentric rings, which no linear bit can separate."""
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=2000)
     angle = rng.uniform(0, 2 * np.pi, 2000)
@@ -151,12 +153,12 @@ def test_kernel_beats_linear_where_things_are_not_linear():
 def test_the_scale_of_the_data_does_not_matter(objects, scale, preprocess):
     X, y = objects
     hasher = KernelLDAHash(32, n_basis=100, preprocess=preprocess, random_state=0)
-    wanted = clone(hasher).fit(X, y).score(X, y)
+    expected = clone(hasher).fit(X, y).score(X, y)
     scaled = X.astype(np.float64) * scale
-    assert clone(hasher).fit(scaled, y).score(scaled, y) == pytest.approx(wanted, abs=0.03)
+    assert clone(hasher).fit(scaled, y).score(scaled, y) == pytest.approx(expected, abs=0.03)
 
 
-def test_a_failed_refit_leaves_no_mixture(objects):
+def test_failing_refit_leaves_the_hasher_unfitted(objects):
     X, y = objects
     hasher = KernelDiffHash(8, kernel="linear", n_basis=50).fit(X, y)
     with pytest.raises(ValueError, match="one class"):
@@ -166,15 +168,15 @@ def test_a_failed_refit_leaves_no_mixture(objects):
 
 
 @pytest.mark.parametrize("kernel", ["sigmoid", "additive_chi2"])
-def test_kernels_that_are_not_positive_definite_work(objects, kernel):
+def test_indefinite_kernels_work(objects, kernel):
     X, y = objects
-    if kernel == "additive_chi2":  # takes no negative values
+    if kernel == "additive_chi2":  # defined for non-negative values only
         X = X - X.min()
     for cls in (KernelDiffHash, KernelLDAHash):
         assert cls(16, kernel=kernel, n_basis=80).fit(X, y).score(X, y) > 0.05
 
 
-def test_a_function_never_sees_what_fills_up_a_tile(objects):
+def test_kernel_functions_get_no_padding_rows_and_read_only_arrays(objects):
     X, y = objects
     cosine = lambda a, b: (  # noqa: E731
         a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1)
@@ -183,15 +185,15 @@ def test_a_function_never_sees_what_fills_up_a_tile(objects):
     named = KernelLDAHash(16, kernel="cosine", n_basis=80, random_state=0).fit(X, y)
     assert function.score(X, y) == pytest.approx(named.score(X, y), abs=0.03)
 
-    def spoil(a, b):
+    def modify_basis(a, b):
         b[:] = 0
         return a @ b.T
 
     with pytest.raises(ValueError, match="read-only"):
-        KernelLDAHash(4, kernel=spoil, n_basis=20).fit(X, y)
+        KernelLDAHash(4, kernel=modify_basis, n_basis=20).fit(X, y)
 
 
-def test_another_kernel_leaves_the_metric(objects):
+def test_metric_is_ignored_after_switching_to_another_kernel(objects):
     X, y = objects
     hasher = KernelDiffHash(8, kernel="mahalanobis", n_basis=50, random_state=0).fit(X, y)
     plain = KernelDiffHash(8, basis=hasher.basis_, gamma=hasher.gamma_).fit(X, y)

@@ -1,4 +1,4 @@
-"""What every hasher promises; a new one is a row in HASHERS."""
+"""The contract of every hasher; a new hasher is added to HASHERS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kdiffhash import (
 )
 from kdiffhash.study.baselines import KSHHash, RandomHyperplaneHash, SDHHash
 
-FEW = {"n_positives": 1500, "n_negatives": 1500}
+FEW_PAIRS = {"n_positives": 1500, "n_negatives": 1500}
 HASHERS = [
     DiffHash(random_state=0),
     DiffHash(moment="cross", random_state=0),
@@ -37,8 +37,8 @@ HASHERS = [
     KernelDiffHash(kernel="laplacian", basis="kmeans", n_basis=60, random_state=0),
     KernelDiffHash(kernel="poly", kernel_params={"degree": 2}, n_basis=60, random_state=0),
     KernelLDAHash(n_basis=100, preprocess="unit", random_state=0),
-    BoostedHash(10, weak="projection", random_state=0, **FEW),
-    BoostedHash(10, weak="axis", random_state=0, **FEW),
+    BoostedHash(10, weak="projection", random_state=0, **FEW_PAIRS),
+    BoostedHash(10, weak="axis", random_state=0, **FEW_PAIRS),
     RandomHyperplaneHash(random_state=0),
     ITQHash(random_state=0),
     KSHHash(12, n_basis=30, n_rows=200, n_iter=10, random_state=0),
@@ -55,7 +55,7 @@ def test_scikit_learn_checks(estimator, check):
 
 
 @pytest.fixture(autouse=True)
-def _few_bits_may_be_constant():
+def _ignore_constant_bits():
     import warnings
 
     with warnings.catch_warnings():
@@ -77,20 +77,20 @@ def test_codes_are_the_signs_of_the_projections(fitted, objects):
     np.testing.assert_array_equal(unpack(codes, fitted.n_bits_), projections > 0)
 
 
-def test_codes_do_not_depend_on_batches_threads_or_neighbours(fitted, objects):
+def test_codes_do_not_depend_on_batch_threads_or_order(fitted, objects):
     X = np.tile(objects[0], (3, 1))
     codes = fitted.set_params(n_jobs=1).transform(X)
     for n_jobs in (2, 3, None):
         np.testing.assert_array_equal(fitted.set_params(n_jobs=n_jobs).transform(X), codes)
-    for cut in (1, 5, 239, 600, 1001):
-        halves = np.concatenate([fitted.transform(X[:cut]), fitted.transform(X[cut:])])
-        np.testing.assert_array_equal(halves, codes)
+    for split in (1, 5, 239, 600, 1001):
+        both = np.concatenate([fitted.transform(X[:split]), fitted.transform(X[split:])])
+        np.testing.assert_array_equal(both, codes)
     order = np.random.default_rng(0).permutation(len(X))
     np.testing.assert_array_equal(fitted.transform(X[order]), codes[order])
 
 
 @every_hasher
-def test_threads_do_not_change_what_is_learned(hasher, objects):
+def test_the_model_does_not_depend_on_the_number_of_threads(hasher, objects):
     fits = []
     for n_jobs, blas_threads in ((1, 1), (2, 1), (1, 2)):
         with threadpool_limits(blas_threads):
@@ -101,7 +101,7 @@ def test_threads_do_not_change_what_is_learned(hasher, objects):
         np.testing.assert_array_equal(fits[0].transform(objects[0]), other.transform(objects[0]))
 
 
-def test_kinds_of_input_do_not_matter(fitted, objects, tmp_path):
+def test_codes_do_not_depend_on_dtype_order_or_memory_mapping(fitted, objects, tmp_path):
     X = objects[0]
     codes = fitted.transform(X)
     np.save(tmp_path / "x.npy", X)
@@ -110,7 +110,7 @@ def test_kinds_of_input_do_not_matter(fitted, objects, tmp_path):
         np.testing.assert_array_equal(fitted.transform(same), codes)
 
 
-def test_uint8_rows_are_taken_as_they_are(objects):
+def test_uint8_rows_give_the_same_codes_as_float_rows(objects):
     X, y = objects
     small = np.clip(20 * X + 128, 0, 255).astype(np.uint8)
     for hasher in HASHERS:
@@ -118,7 +118,7 @@ def test_uint8_rows_are_taken_as_they_are(objects):
         np.testing.assert_array_equal(*codes)
 
 
-def test_save_and_load_bit_for_bit(fitted, objects, tmp_path):
+def test_save_and_load_reproduce_the_model_exactly(fitted, objects, tmp_path):
     X, _ = objects
     fitted.save(tmp_path / "model.safetensors")
     again = kdiffhash.load(tmp_path / "model.safetensors")
@@ -131,7 +131,7 @@ def test_save_and_load_bit_for_bit(fitted, objects, tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_pickle_clone_and_names(fitted, objects):
+def test_pickle_clone_and_feature_names(fitted, objects):
     X, _ = objects
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.transform(X), fitted.transform(X))
@@ -141,7 +141,7 @@ def test_pickle_clone_and_names(fitted, objects):
     assert names[0].startswith(type(fitted).__name__.lower())
 
 
-def test_codes_follow_what_is_set_after_a_first_use(fitted, objects):
+def test_codes_follow_attributes_set_after_the_first_transform(fitted, objects):
     X, _ = objects
     before = unpack(fitted.transform(X), fitted.n_bits_)
     again = pickle.loads(pickle.dumps(fitted))
@@ -152,7 +152,7 @@ def test_codes_follow_what_is_set_after_a_first_use(fitted, objects):
     fitted.directions_ = np.zeros_like(fitted.directions_)
     fitted.thresholds_ = np.full(fitted.n_bits_, -1, np.float32)
     assert unpack(fitted.transform(X), fitted.n_bits_).all()
-    with pytest.raises(ValueError, match="read-only"):  # in place, nobody would notice
+    with pytest.raises(ValueError, match="read-only"):  # a change in place would go unnoticed
         fitted.thresholds_[0] = 7
     np.testing.assert_array_equal(unpack(again.transform(X), again.n_bits_), before)
     if "unit" not in (again.preprocess, None):
@@ -161,7 +161,7 @@ def test_codes_follow_what_is_set_after_a_first_use(fitted, objects):
     np.testing.assert_array_equal(again.transform(3 * X), scaled)
 
 
-def test_truncate_gives_prefixes(fitted, objects):
+def test_truncated_hasher_gives_prefixes_of_codes(fitted, objects):
     X, _ = objects
     short = fitted.truncate(5)
     assert short.n_bits_ == short.get_params()["n_bits"] == 5
@@ -176,13 +176,13 @@ def test_pair_distance_and_score(fitted, objects):
     X, y = objects
     pairs, _ = draw_pairs(y, 50, 50, random_state=1)
     codes = fitted.transform(X)
-    wanted = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
-    np.testing.assert_array_equal(fitted.pair_distance(X, pairs), wanted)
+    expected = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
+    np.testing.assert_array_equal(fitted.pair_distance(X, pairs), expected)
     assert 0.05 < fitted.score(X, y) <= 1  # chance is 0.01
 
 
-def found_at_one_percent(codes, y):
-    """Share of all similar pairs found at 1 % FPR, interpolated between whole distances."""
+def recall_at_one_percent(codes, y):
+    """Return the recall over all pairs at an FPR of 1 %, interpolated between distances."""
     i, j = np.triu_indices(len(y), 1)
     distances, similar = hamming(codes[i], codes[j]), y[i] == y[j]
     edges = np.arange(-1, 8 * codes.shape[1] + 1)[:, None]
@@ -197,37 +197,37 @@ def test_pipeline_and_grid_search(hasher, objects):
     assert pipe.fit_transform(X, y).dtype == np.uint8
     search = GridSearchCV(clone(hasher), {"n_bits": [4, 8]}, cv=GroupKFold(2), error_score="raise")
     search.fit(X, y, groups=y)
-    wanted = []
+    expected = []
     for n_bits in (4, 8):
         for train, test in GroupKFold(2).split(X, y, y):
             codes = clone(hasher).set_params(n_bits=n_bits).fit(X[train], y[train])
-            wanted.append(found_at_one_percent(codes.transform(X[test]), y[test]))
-    wanted = np.reshape(wanted, (2, 2)).mean(axis=1)
-    # The search scores pairs that it draws; here they are all pairs of the fold.
-    np.testing.assert_allclose(search.cv_results_["mean_test_score"], wanted, atol=0.03)
+            expected.append(recall_at_one_percent(codes.transform(X[test]), y[test]))
+    expected = np.reshape(expected, (2, 2)).mean(axis=1)
+    # `score` draws a sample of pairs; the expected values use all pairs of the fold.
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, atol=0.03)
     assert search.best_estimator_.n_bits_ == (4, 8)[search.cv_results_["mean_test_score"].argmax()]
 
 
 @every_hasher
-def test_calibrated_threshold_holds_on_new_things(hasher, objects):
+def test_calibrated_threshold_holds_on_new_objects(hasher, objects):
     X, y = objects
-    learn, calibrate, check = y < 50, (y >= 50) & (y < 100), y >= 100
-    fitted = clone(hasher).fit(X[learn], y[learn])
+    train, calibrate, test = y < 50, (y >= 50) & (y < 100), y >= 100
+    fitted = clone(hasher).fit(X[train], y[train])
     pairs, similar = draw_pairs(y[calibrate], 300, 4000, random_state=2)
-    found = fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=0.05)
+    calibration = fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=0.05)
     codes = fitted.transform(X[calibrate])
     distances = hamming(codes[pairs[:, 0]], codes[pairs[:, 1]])
-    assert found.fpr == np.mean(distances[~similar] <= found.distance) <= 0.05
-    assert np.mean(distances[~similar] <= found.distance + 1) > 0.05
-    assert found.tpr == np.mean(distances[similar] <= found.distance)
-    fresh, flags = draw_pairs(y[check], 10, 4000, random_state=3)
-    rate = np.mean(fitted.pair_distance(X[check], fresh[~flags]) <= found.distance)
+    assert calibration.fpr == np.mean(distances[~similar] <= calibration.distance) <= 0.05
+    assert np.mean(distances[~similar] <= calibration.distance + 1) > 0.05
+    assert calibration.tpr == np.mean(distances[similar] <= calibration.distance)
+    test_pairs, flags = draw_pairs(y[test], 10, 4000, random_state=3)
+    rate = np.mean(fitted.pair_distance(X[test], test_pairs[~flags]) <= calibration.distance)
     assert rate < 0.1
     with pytest.raises(ValueError, match="cannot resolve"):
         fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=1e-4)
 
 
-def test_wrong_rows_are_explained(fitted, objects):
+def test_invalid_rows_raise_an_error(fitted, objects):
     X, _ = objects
     with pytest.raises(ValueError, match="expecting 12 features"):
         fitted.transform(X[:, :5])
@@ -240,7 +240,7 @@ def test_wrong_rows_are_explained(fitted, objects):
 
 
 @every_hasher
-def test_unknown_parameters_are_explained(hasher, objects):
+def test_invalid_parameters_raise_an_error(hasher, objects):
     with pytest.raises(ValueError, match="preprocess must be"):
         clone(hasher).set_params(preprocess="l7").fit(*objects)
     for wrong in (0, -3, 2.5):

@@ -1,4 +1,4 @@
-"""Two maps learned together, against NumPy's SVD, a search by hand, and chance."""
+"""Cross-modal hashing compared with NumPy's SVD, a grid search and chance level."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from kdiffhash import CrossDiffHash, DiffHash, KernelDiffHash, LDAHash, hamming,
 
 
 def make_views(n, seed, noise=0.2):
-    """Two kinds of measurements of objects: a linear one, and one that is not."""
+    """Return two kinds of measurements of the same objects, one linear and one non-linear."""
     hidden = np.random.default_rng(0).normal(size=(6, 10))
-    bend = np.random.default_rng(1).normal(size=(6, 14))
+    frequencies = np.random.default_rng(1).normal(size=(6, 14))
     rng = np.random.default_rng(seed)
     objects = rng.normal(size=(n, 6))
     X = objects @ hidden + noise * rng.normal(size=(n, 10))
-    Y = np.sin(0.5 * objects @ bend) + noise * rng.normal(size=(n, 14))
+    Y = np.sin(0.5 * objects @ frequencies) + noise * rng.normal(size=(n, 14))
     return X.astype(np.float32), Y.astype(np.float32)
 
 
 def precision_at_one(cross, X, Y):
     codes_x, codes_y = cross.transform(X, Y)
-    near = hamming(codes_x[:, None], codes_y)
-    ties = (near == near.min(axis=1, keepdims=True)).sum(axis=1)
-    return np.mean((near.diagonal() == near.min(axis=1)) / ties)
+    distances = hamming(codes_x[:, None], codes_y)
+    ties = (distances == distances.min(axis=1, keepdims=True)).sum(axis=1)
+    return np.mean((distances.diagonal() == distances.min(axis=1)) / ties)
 
 
-def test_projections_are_weighed_canonical_variates_rotated_alike():
-    """All that a common rotation leaves: inner products of projections, within and across kinds."""
+def test_projections_are_weighted_canonical_variates_up_to_a_rotation():
+    """A common rotation preserves inner products of projections, within and across kinds."""
     X, Y = make_views(3000, 0)
     cross = CrossDiffHash(10, alpha=np.inf, ridge=0.0, random_state=0).fit(X, Y)
     centred = [data - data.mean(axis=0) for data in (X.astype(float), Y.astype(float))]
@@ -41,17 +41,17 @@ def test_projections_are_weighed_canonical_variates_rotated_alike():
     x, y = (white[0] @ left) * weights, (white[1] @ right.T) * weights
     found_x, found_y = cross.x_.project(X), cross.y_.project(Y)
     found_x, found_y = found_x - found_x.mean(axis=0), found_y - found_y.mean(axis=0)
-    for found, wanted in ((found_x @ found_y.T, x @ y.T), (found_x @ found_x.T, x @ x.T)):
-        np.testing.assert_allclose(found[:200], wanted[:200], atol=0.02 * np.abs(wanted).max())
+    for found, expected in ((found_x @ found_y.T, x @ y.T), (found_x @ found_x.T, x @ x.T)):
+        np.testing.assert_allclose(found[:200], expected[:200], atol=0.02 * np.abs(expected).max())
 
 
-def test_thresholds_are_as_good_as_any_on_a_grid():
+def test_thresholds_are_close_to_the_best_of_a_grid_search():
     X, Y = make_views(400, 0)
     cross = CrossDiffHash(3, n_negatives=2000, random_state=0).fit(X, Y)
     rng = np.random.default_rng(5)
     pairs = rng.integers(400, size=(3000, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    x, y = cross.x_.project(X), cross.y_.project(Y)  # above zero where the bit is one
+    x, y = cross.x_.project(X), cross.y_.project(Y)  # positive where the bit is 1
 
     def loss(bit, a, b):
         one, two = x[:, bit] > a, y[:, bit] > b
@@ -77,20 +77,20 @@ def test_thresholds_are_as_good_as_any_on_a_grid():
     ],
     ids=["linear", "kernel", "mixed"],
 )
-def test_new_things_are_found_across_kinds(cross):
+def test_new_objects_are_matched_across_kinds(cross):
     fitted = clone(cross).fit(*make_views(3000, 0))
     assert precision_at_one(fitted, *make_views(100, 1)) > 0.1  # chance is 0.01
 
 
-def test_a_kernel_finds_more_where_one_kind_is_bent():
+def test_kernel_improves_precision_on_nonlinear_data():
     train, test = make_views(3000, 0), make_views(200, 1)
     kernel = KernelDiffHash(n_basis=300, gamma="median/3")
     linear = CrossDiffHash(10, random_state=0).fit(*train)
-    bent = CrossDiffHash(64, x=kernel, y=kernel, random_state=0).fit(*train)
-    assert precision_at_one(bent, *test) > 1.5 * precision_at_one(linear, *test)
+    nonlinear = CrossDiffHash(64, x=kernel, y=kernel, random_state=0).fit(*train)
+    assert precision_at_one(nonlinear, *test) > 1.5 * precision_at_one(linear, *test)
 
 
-def test_each_side_is_a_hasher_of_its_own(tmp_path):
+def test_each_side_can_be_used_as_a_separate_hasher(tmp_path):
     X, Y = make_views(500, 0)
     cross = CrossDiffHash(8, y=KernelDiffHash(n_basis=50), random_state=0).fit(X, Y)
     assert isinstance(cross.x_, DiffHash)
@@ -103,24 +103,24 @@ def test_each_side_is_a_hasher_of_its_own(tmp_path):
     np.testing.assert_array_equal(again.y_.thresholds_, cross.y_.thresholds_)
 
 
-def test_rows_of_one_thing_are_no_pairs_that_do_not_match():
-    """Two objects, a hundred rows each: a bit tells them apart, and only ids say that it should."""
+def test_rows_with_equal_ids_are_not_used_as_negative_pairs():
+    """Two objects with a hundred rows each; one bit separates them without error given the ids."""
     rng = np.random.default_rng(0)
     ids = np.repeat(["cat", "dog"], 100)
     X, Y = (np.where(ids == "cat", 1, -1)[:, None] + rng.normal(0, 0.1, (200, d)) for d in (4, 6))
-    told, untold = (
+    with_ids, without_ids = (
         CrossDiffHash(1, n_negatives=4000, random_state=0).fit(X, Y, given) for given in (ids, None)
     )
-    codes_x, codes_y = told.transform(X, Y)
+    codes_x, codes_y = with_ids.transform(X, Y)
     assert len(np.unique(codes_x[:100])) == len(np.unique(codes_x[100:])) == 1
     np.testing.assert_array_equal(codes_x, codes_y)
     assert codes_x[0] != codes_x[100]
-    assert told.x_.bit_fnr_ == told.x_.bit_fpr_ == 0
-    # Without ids, half of the pairs drawn show one object, and count as errors.
-    assert untold.x_.bit_fnr_ + untold.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
+    assert with_ids.x_.bit_fnr_ == with_ids.x_.bit_fpr_ == 0
+    # Without ids, half of the drawn pairs belong to one object and count as false positives.
+    assert without_ids.x_.bit_fnr_ + without_ids.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
 
 
-def test_bad_input_is_explained():
+def test_invalid_input_raises_an_error():
     X, Y = make_views(50, 0)
     with pytest.raises(ValueError, match="X has 50 rows and Y 49"):
         CrossDiffHash(4).fit(X, Y[:49])
@@ -139,7 +139,7 @@ def test_bad_input_is_explained():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("params", "message"),
     [
         ({"n_bits": None}, "n_bits must be a positive integer"),
         ({"n_negatives": -1}, "n_negatives must be a positive integer"),
@@ -148,15 +148,15 @@ def test_bad_input_is_explained():
         ({"ridge": "decay"}, "ridge must be a finite, non-negative"),
     ],
 )
-def test_bad_settings_are_explained(settings, message):
+def test_invalid_parameters_raise_an_error(params, message):
     X, Y = make_views(50, 0)
     with pytest.raises(ValueError, match=message):
-        CrossDiffHash(**{"n_bits": 4, **settings}).fit(X, Y)
+        CrossDiffHash(**{"n_bits": 4, **params}).fit(X, Y)
 
 
-def test_rows_that_say_nothing_are_refused():
+def test_constant_rows_and_single_rows_raise_an_error():
     X, Y = make_views(50, 0)
-    with pytest.raises(ValueError, match="are all rows equal"):
+    with pytest.raises(ValueError, match="whether all rows are equal"):
         CrossDiffHash(4).fit(np.ones_like(X), Y)
     with pytest.raises(ValueError, match="at least two objects"):
         CrossDiffHash(4).fit(X[:1], Y[:1])

@@ -1,3 +1,5 @@
+"""Iterative quantisation."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Model files: round trips, damage detection, fingerprints."""
+
 from __future__ import annotations
 
 import copy
@@ -24,7 +26,7 @@ from kdiffhash import (
 from kdiffhash.hashers import model_file
 from kdiffhash.hashers.fingerprint import fingerprint, is_same_model
 
-KEPT = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def saved(objects, tmp_path):
     return hasher, tmp_path / "model.safetensors"
 
 
-def test_parameters_that_are_arrays_infinite_or_nested_come_back(objects, tmp_path):
+def test_array_infinite_and_nested_parameters_are_restored(objects, tmp_path):
     X, y = objects
     hasher = KernelDiffHash(
         8, kernel="poly", kernel_params={"degree": 2}, alpha=np.inf, basis=X[:30].copy()
@@ -47,7 +49,7 @@ def test_parameters_that_are_arrays_infinite_or_nested_come_back(objects, tmp_pa
     np.testing.assert_array_equal(again.transform(X), hasher.transform(X))
 
 
-def test_names_of_columns_come_back(objects, tmp_path):
+def test_feature_names_are_restored(objects, tmp_path):
     import pandas as pd
 
     frame = pd.DataFrame(objects[0], columns=[f"f{i}" for i in range(12)])
@@ -68,7 +70,7 @@ def test_the_header_is_plain_json(saved):
     assert header["params"]["n_bits"] == 20
 
 
-def test_every_truncation_is_noticed(saved):
+def test_truncated_files_are_refused(saved):
     content = saved[1].read_bytes()
     for size in [*range(64), *range(64, len(content), 997), len(content) - 1]:
         saved[1].write_bytes(content[:size])
@@ -76,7 +78,7 @@ def test_every_truncation_is_noticed(saved):
             kdiffhash.load(saved[1])
 
 
-def test_every_edit_is_noticed(saved):
+def test_edited_files_are_refused(saved):
     content = bytearray(saved[1].read_bytes())
     rng = np.random.default_rng(0)
     for at in [*range(0, 2000, 13), *rng.integers(len(content), size=60)]:
@@ -87,7 +89,7 @@ def test_every_edit_is_noticed(saved):
             again = kdiffhash.load(saved[1])
         except (ModelFileError, OSError):
             continue
-        # A flip that JSON does not see, such as in a space, leaves the model as it was.
+        # A flip that does not change the parsed JSON (in white space) does not change the model.
         np.testing.assert_array_equal(again.directions_, saved[0].directions_)
         assert again.get_params() == {**saved[0].get_params(), "n_jobs": None}
 
@@ -101,7 +103,7 @@ def test_foreign_files_are_refused(tmp_path, content):
 
 def test_other_safetensors_newer_formats_and_folders_are_refused(saved, tmp_path):
     save_file({"a": np.zeros(3)}, tmp_path / "other")
-    with pytest.raises(ModelFileError, match="not of kdiffhash"):
+    with pytest.raises(ModelFileError, match="was not written by kdiffhash"):
         kdiffhash.load(tmp_path / "other")
     arrays = load_file(saved[1])
     save_file(arrays, tmp_path / "new", metadata={"kdiffhash": '{"format": 99}'})
@@ -115,8 +117,8 @@ def test_other_safetensors_newer_formats_and_folders_are_refused(saved, tmp_path
         DiffHash.load(saved[1])
 
 
-def resaved(saved, tmp_path, change):
-    """A file with a right checksum whose header or arrays were changed."""
+def forge(saved, tmp_path, change):
+    """Return a file with a valid checksum whose header or arrays were changed."""
     header, arrays = model_file.read_model_file(saved[1])
     change(header, arrays)
     header["sha256"] = model_file.checksum(header, arrays)
@@ -147,25 +149,25 @@ def resaved(saved, tmp_path, change):
         lambda h, a: h.pop("params"),
     ],
 )
-def test_forged_files_are_refused(saved, tmp_path, change):
+def test_inconsistent_files_with_a_valid_checksum_are_refused(saved, tmp_path, change):
     with pytest.raises(ModelFileError):
-        kdiffhash.load(resaved(saved, tmp_path, change))
+        kdiffhash.load(forge(saved, tmp_path, change))
 
 
 def test_names_in_a_file_cannot_replace_methods(saved, tmp_path, objects):
-    path = resaved(saved, tmp_path, lambda h, a: h["scalars"].update(transform=3))
+    path = forge(saved, tmp_path, lambda h, a: h["scalars"].update(transform=3))
     np.testing.assert_array_equal(
         kdiffhash.load(path).transform(objects[0]), saved[0].transform(objects[0])
     )
 
 
-def test_a_header_without_end_is_refused(saved, tmp_path):
+def test_a_deeply_nested_header_is_refused(saved, tmp_path):
     save_file({"a": np.zeros(3)}, tmp_path / "deep", metadata={"kdiffhash": "[" * 200_000})
     with pytest.raises(ModelFileError, match="damaged header"):
         kdiffhash.load(tmp_path / "deep")
 
 
-def test_threads_may_save_to_one_path(saved):
+def test_several_threads_can_save_to_one_path(saved):
     hasher, path = saved
     content = path.read_bytes()
     with ThreadPoolExecutor(8) as pool:
@@ -174,7 +176,7 @@ def test_threads_may_save_to_one_path(saved):
     assert len(list(path.parent.iterdir())) == 1
 
 
-def test_links_stay_links_and_special_files_stay(saved, tmp_path):
+def test_symbolic_links_are_kept_and_special_files_refused(saved, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(saved[1])
     saved[0].save(link)
@@ -198,8 +200,8 @@ def test_functions_cannot_be_saved(objects, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_old_model(saved, objects):
-    """The limit on file size stands in for a full disk: writing fails half-way."""
+def test_a_full_disk_leaves_the_old_file_intact(saved, objects):
+    """A limit on file size simulates a full disk: writing fails half-way."""
     path = saved[1]
     before = path.read_bytes()
     code = f"""
@@ -219,15 +221,15 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("name", ["model_v1"])
-def test_kept_files_of_old_formats_stay_readable(name):
-    kept = np.load(KEPT / f"{name}.npz")
-    hasher = kdiffhash.load(KEPT / f"{name}.safetensors")
-    np.testing.assert_allclose(hasher.project(kept["rows"]), kept["projections"], atol=1e-4)
+def test_files_of_old_formats_stay_readable(name):
+    expected = np.load(DATA / f"{name}.npz")
+    hasher = kdiffhash.load(DATA / f"{name}.safetensors")
+    np.testing.assert_allclose(hasher.project(expected["rows"]), expected["projections"], atol=1e-4)
 
 
-# -- what tells models apart --------------------------------------------------------------------
+# -- fingerprints ------------------------------------------------------------------------------
 
-OLD = {  # fingerprints that version 0.1 gave
+OLD_FINGERPRINTS = {  # as computed by version 0.1
     "model_v1": "c2b526dfcc498461bd78fd3da0c0eb84",
     ("sift", 128): "2880d152ee67eb5ea7c451a475c2be05",
     ("sift", 256): "bec1e621ebeafc7a5df893aa096a3fb2",
@@ -235,28 +237,28 @@ OLD = {  # fingerprints that version 0.1 gave
 }
 
 
-def test_a_fingerprint_is_of_what_determines_the_codes(objects, tmp_path):
+def test_fingerprint_depends_only_on_what_determines_the_codes(objects, tmp_path):
     X, y = objects
     hasher = KernelDiffHash(8, n_basis=30, random_state=0).fit(X, y)
-    name = fingerprint(hasher)
+    original = fingerprint(hasher)
     hasher.save(tmp_path / "m")
-    assert fingerprint(kdiffhash.load(tmp_path / "m")) == name
-    for harmless in ({"n_positives": 7}, {"random_state": 3}, {"threshold_weight": 2.0}):
-        assert fingerprint(copy.deepcopy(hasher).set_params(**harmless)) == name
-    assert fingerprint(hasher.truncate(7)) != name
-    assert fingerprint(KernelDiffHash(8, n_basis=30, random_state=1).fit(X, y)) != name
+    assert fingerprint(kdiffhash.load(tmp_path / "m")) == original
+    for irrelevant in ({"n_positives": 7}, {"random_state": 3}, {"threshold_weight": 2.0}):
+        assert fingerprint(copy.deepcopy(hasher).set_params(**irrelevant)) == original
+    assert fingerprint(hasher.truncate(7)) != original
+    assert fingerprint(KernelDiffHash(8, n_basis=30, random_state=1).fit(X, y)) != original
     for parameter in ({"kernel": "laplacian"}, {"preprocess": "unit"}):
-        assert fingerprint(copy.deepcopy(hasher).set_params(**parameter)) != name
+        assert fingerprint(copy.deepcopy(hasher).set_params(**parameter)) != original
     moved = copy.deepcopy(hasher)
     moved.thresholds_ = np.nextafter(hasher.thresholds_, np.float32(9))
-    assert fingerprint(moved) != name
+    assert fingerprint(moved) != original
 
 
 def tanimoto(a, b):
     return a @ b.T
 
 
-def test_a_kernel_that_is_a_function_is_known_by_its_name(objects):
+def test_fingerprint_of_a_kernel_function_uses_its_name(objects):
     X, y = objects
     one, other = (
         KernelDiffHash(4, n_basis=20, kernel=tanimoto, kernel_params=params, random_state=0)
@@ -265,14 +267,14 @@ def test_a_kernel_that_is_a_function_is_known_by_its_name(objects):
     assert fingerprint(one.fit(X, y)) == fingerprint(other.fit(X, y))
 
 
-def test_only_what_is_there_can_be_halved(objects, tmp_path):
+def test_half_accepts_a_collection_of_known_arrays_only(objects, tmp_path):
     hasher = LDAHash(4).fit(*objects)
     for wrong in ("directions_", ["direction_"]):
-        with pytest.raises(ValueError, match="half must be some of"):
+        with pytest.raises(ValueError, match="half must be a collection of names"):
             hasher.save(tmp_path / "m", half=wrong)
 
 
-def test_the_models_for_sift_and_rootsift_are_one():
+def test_models_for_sift_and_rootsift_have_the_same_fingerprint():
     sift, rootsift = (kdiffhash.load_pretrained(name, 256) for name in ("sift", "rootsift"))
     rows = np.random.default_rng(0).integers(0, 100, (200, 128))
     roots = np.sqrt(rows / rows.sum(axis=1, keepdims=True))
@@ -282,21 +284,21 @@ def test_the_models_for_sift_and_rootsift_are_one():
 
 
 def test_old_fingerprints_are_accepted():
-    kept = kdiffhash.load(KEPT / "model_v1.safetensors")
-    assert is_same_model(kept, OLD["model_v1"])
-    assert not is_same_model(kept, OLD["sift", 128])
+    hasher = kdiffhash.load(DATA / "model_v1.safetensors")
+    assert is_same_model(hasher, OLD_FINGERPRINTS["model_v1"])
+    assert not is_same_model(hasher, OLD_FINGERPRINTS["sift", 128])
     for name in ("sift", "rootsift"):
         hasher = kdiffhash.load_pretrained(name, 256)
-        assert is_same_model(hasher, OLD["sift", 256])
-        assert is_same_model(hasher, OLD["rootsift", 256])
-        assert not is_same_model(hasher, OLD["sift", 128])
-        assert is_same_model(hasher.truncate(128), OLD["sift", 128])
+        assert is_same_model(hasher, OLD_FINGERPRINTS["sift", 256])
+        assert is_same_model(hasher, OLD_FINGERPRINTS["rootsift", 256])
+        assert not is_same_model(hasher, OLD_FINGERPRINTS["sift", 128])
+        assert is_same_model(hasher.truncate(128), OLD_FINGERPRINTS["sift", 128])
 
 
 # -- other models -------------------------------------------------------------------------------
 
 
-def test_a_cross_hasher_comes_back(objects, tmp_path):
+def test_cross_hasher_is_restored(objects, tmp_path):
     X, _ = objects
     Y = X @ np.random.default_rng(0).normal(size=(12, 9))
     model = CrossDiffHash(
@@ -305,8 +307,8 @@ def test_a_cross_hasher_comes_back(objects, tmp_path):
     model.save(tmp_path / "m")
     again = kdiffhash.load(tmp_path / "m")
     assert isinstance(again, CrossDiffHash)
-    for mine, wanted in zip(again.transform(X, Y), model.transform(X, Y)):
-        np.testing.assert_array_equal(mine, wanted)
+    for restored, original in zip(again.transform(X, Y), model.transform(X, Y)):
+        np.testing.assert_array_equal(restored, original)
     assert (again.alpha, again.n_negatives, again.x.n_basis) == (np.inf, 900, 40)
     again.save(tmp_path / "again")
     assert (tmp_path / "m").read_bytes() == (tmp_path / "again").read_bytes()
@@ -314,7 +316,7 @@ def test_a_cross_hasher_comes_back(objects, tmp_path):
         LDAHash.load(tmp_path / "m")
 
 
-def test_a_sequential_matcher_comes_back(tmp_path):
+def test_sequential_matcher_is_restored(tmp_path):
     rng = np.random.default_rng(0)
     codes = rng.integers(256, size=(3000, 9), dtype=np.uint8)
     codes = np.concatenate([codes, codes ^ np.packbits(rng.random((3000, 72)) < 0.1, axis=1)])
@@ -324,8 +326,10 @@ def test_a_sequential_matcher_comes_back(tmp_path):
     matcher.save(tmp_path / "m")
     again = SequentialMatcher.load(tmp_path / "m")
     assert again.expected_ == matcher.expected_
-    for mine, wanted in zip(again.decide(codes, codes, pairs), matcher.decide(codes, codes, pairs)):
-        np.testing.assert_array_equal(mine, wanted)
+    for restored, original in zip(
+        again.decide(codes, codes, pairs), matcher.decide(codes, codes, pairs)
+    ):
+        np.testing.assert_array_equal(restored, original)
     with pytest.raises(ValueError, match="call fit first"):
         SequentialMatcher().save(tmp_path / "n")
     header, arrays = model_file.read_model_file(tmp_path / "m")
@@ -333,5 +337,5 @@ def test_a_sequential_matcher_comes_back(tmp_path):
     model_file.write_model_file(
         tmp_path / "m", {k: header[k] for k in header if k != "format"}, arrays
     )
-    with pytest.raises(ModelFileError, match="do not fit codes of 72 bits"):
+    with pytest.raises(ModelFileError, match="do not match codes of 72 bits"):
         kdiffhash.load(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""The model that comes with the package, and files with half-precision numbers."""
+"""The pretrained model, and model files with float16 arrays."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def n_differing(a, b):
 
 @pytest.fixture(scope="module")
 def sift():
-    """Rows that are as sparse as SIFT, and as SIFT have no values above 255."""
+    """Return random rows that are as sparse as SIFT, with values up to 255."""
     rows = np.random.default_rng(0).gamma(0.4, 60, (3000, 128))
     return np.minimum(rows, 255).astype(np.uint8)
 
 
-def test_it_is_small_and_has_512_bits():
+def test_pretrained_model_is_small_and_has_512_bits():
     assert len(FILE.read_bytes()) < 2_000_000
     assert header_of(FILE.read_bytes())["format"] == 2
     hasher = load_pretrained()
@@ -46,7 +46,7 @@ def test_it_is_small_and_has_512_bits():
 
 
 @pytest.mark.parametrize("name", ["sift", "rootsift"])
-def test_fewer_bits_are_the_first_of_all(name, sift):
+def test_shorter_codes_are_prefixes(name, sift):
     whole = np.unpackbits(load_pretrained(name).transform(sift), axis=1)
     for n_bits in (1, 64, 100, 256):
         hasher = load_pretrained(name, n_bits)
@@ -55,7 +55,7 @@ def test_fewer_bits_are_the_first_of_all(name, sift):
         np.testing.assert_array_equal(hasher.transform(sift), expected)
 
 
-def test_rootsift_of_any_scale_has_the_bits_of_sift(sift):
+def test_rootsift_of_any_scale_gives_the_codes_of_sift(sift):
     sift = np.maximum(sift, 1)
     expected = load_pretrained("sift").transform(sift)
     rooted, hasher = root_sift(sift), load_pretrained("rootsift")
@@ -64,7 +64,7 @@ def test_rootsift_of_any_scale_has_the_bits_of_sift(sift):
     assert n_differing(hasher.transform(rooted * np.float32(512)), codes) < 1e-4 * 512 * len(sift)
 
 
-def test_asking_for_another_leaves_a_model_as_it_was(sift):
+def test_loaded_models_are_independent(sift):
     first = load_pretrained("sift", 64)
     codes = first.transform(sift)
     load_pretrained("rootsift", 64)
@@ -74,14 +74,14 @@ def test_asking_for_another_leaves_a_model_as_it_was(sift):
     np.testing.assert_array_equal(first.transform(sift), codes)
 
 
-def test_it_is_saved_and_read_as_any_model(sift, tmp_path):
+def test_pretrained_model_can_be_saved_and_loaded(sift, tmp_path):
     hasher = load_pretrained("rootsift", 200)
     hasher.save(tmp_path / "model")
     again = kdiffhash.load(tmp_path / "model")
     np.testing.assert_array_equal(again.transform(sift), hasher.transform(sift))
 
 
-def test_what_is_unknown_is_refused():
+def test_unknown_names_and_lengths_raise_an_error():
     with pytest.raises(ValueError, match=r"'surf'.*sift, rootsift"):
         load_pretrained("surf")
     for n_bits in (0, 513, 12.5):
@@ -91,22 +91,23 @@ def test_what_is_unknown_is_refused():
 
 @pytest.mark.parametrize("name", ["herz-jesus-p25", "castle-p30"])
 @pytest.mark.slow
-def test_on_scenes_that_it_has_not_seen(scenes, name):
+def test_fnr_is_below_rootsift_on_scenes_not_trained_on(scenes, name):
     scene = load_scene(name)
     pairs, similar = scene.test_pairs()
-    members, places = np.unique(pairs, return_inverse=True)
-    left, right = places.reshape(-1, 2).T
+    members, positions = np.unique(pairs, return_inverse=True)
+    left, right = positions.reshape(-1, 2).T
     rows = np.asarray(scene.descriptors)[members]
     rooted = root_sift(rows)
     codes = load_pretrained("sift", 256).transform(rows)
-    far = np.linalg.norm(rooted[left] - rooted[right], axis=1)
-    bits = np.bitwise_count(codes[left] ^ codes[right]).sum(axis=1)
-    assert fnr_at_fpr(bits, similar, 1e-3) < fnr_at_fpr(far, similar, 1e-3)
+    float_distances = np.linalg.norm(rooted[left] - rooted[right], axis=1)
+    distances = np.bitwise_count(codes[left] ^ codes[right]).sum(axis=1)
+    assert fnr_at_fpr(distances, similar, 1e-3) < fnr_at_fpr(float_distances, similar, 1e-3)
     again = load_pretrained("rootsift", 256).transform(rooted)
     assert n_differing(codes, again) < 1e-4 * 256 * len(rows)
 
 
 def rounded(objects, hasher):
+    """Fit a hasher and round its arrays so that float16 represents them exactly."""
     hasher.fit(*objects)
     for name in {"basis_", "directions_"} & vars(hasher).keys():
         setattr(hasher, name, getattr(hasher, name).astype(np.float16).astype(np.float32))
@@ -118,7 +119,7 @@ def kernel_hasher(objects):
 
 
 @pytest.mark.parametrize("kind", ["kernel", "linear"])
-def test_half_precision_gives_the_same_model_from_a_smaller_file(objects, tmp_path, kind):
+def test_float16_arrays_give_the_same_model_from_a_smaller_file(objects, tmp_path, kind):
     hasher = kernel_hasher(objects) if kind == "kernel" else rounded(objects, LDAHash(12))
     hasher.save(tmp_path / "whole")
     hasher.save(tmp_path / "half", half=("basis_", "directions_"))
@@ -134,23 +135,23 @@ def test_half_precision_gives_the_same_model_from_a_smaller_file(objects, tmp_pa
     assert (tmp_path / "again").read_bytes() == whole
 
 
-def test_what_half_precision_does_not_hold_is_refused(objects, tmp_path):
+def test_values_that_float16_cannot_represent_are_refused(objects, tmp_path):
     hasher = kernel_hasher(objects)
     for name, value in (("directions_", 0.1), ("basis_", 2.0**-30)):
         good = getattr(hasher, name)
         setattr(hasher, name, good.copy())
         getattr(hasher, name)[3, 2] = value
-        with pytest.raises(ValueError, match=f"{name} does not fit into float16"):
+        with pytest.raises(ValueError, match=f"{name} has values that float16"):
             hasher.save(tmp_path / "half", half=("basis_", "directions_"))
         setattr(hasher, name, good)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_byte_of_damage_is_noticed(objects, tmp_path):
+def test_damaged_files_are_refused(objects, tmp_path):
     path = tmp_path / "half"
     kernel_hasher(objects).save(path, half=("basis_", "directions_"))
     content = path.read_bytes()
-    first = 8 + int.from_bytes(content[:8], "little")  # of the numbers
+    first = 8 + int.from_bytes(content[:8], "little")  # the first byte of the arrays
     for at in (first, (first + len(content)) // 2, len(content) - 1):
         damaged = bytearray(content)
         damaged[at] ^= 1
@@ -165,7 +166,7 @@ def test_a_byte_of_damage_is_noticed(objects, tmp_path):
         kdiffhash.load(path)
 
 
-def test_none_of_its_basis_is_a_descriptor_of_the_scenes(scenes):
+def test_no_basis_row_is_a_descriptor_of_a_scene(scenes):
     basis = {row.tobytes() for row in kdiffhash.load_pretrained().basis_.astype(np.float16)}
     for name in ("caliterra", "boruszyn", "brighton-beach"):
         rows = np.asarray(kdiffhash.load_scene(scenes / name).descriptors, np.float32)

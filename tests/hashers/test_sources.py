@@ -1,4 +1,4 @@
-"""Every hasher learns the same from an array, a memory map, shards and a dask array."""
+"""Every hasher learns the same model from an array, a memory map, shards and a dask array."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ from kdiffhash._util import files
 from kdiffhash.learn import rows
 from kdiffhash.shards import open_shards
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
+
+
+@pytest.fixture(autouse=True)
+def _local_scheduler():
+    """Compute dask arrays in this process, whatever clients other tests have left behind."""
+    with dask.config.set(scheduler="threads"):
+        yield
+
+
 pytestmark = pytest.mark.filterwarnings("ignore::kdiffhash.ConstantBitWarning")
 
 
 @pytest.fixture(scope="module")
 def sources(objects, tmp_path_factory):
-    """The same rows in four forms; the shards have labels of their own."""
+    """Return the same rows as a memory map, shards with labels, and a dask array."""
     X, y = objects
     folder = tmp_path_factory.mktemp("rows")
     np.save(folder / "whole.npy", X)
     shards = folder / "shards"
     shards.mkdir()
-    for number, part in enumerate(np.array_split(np.arange(len(X)), [100, 101, 350])):
-        np.save(shards / f"{number}.npy", X[part])
-        np.save(shards / f"{number}.labels.npy", y[part])
+    for number, chunk in enumerate(np.array_split(np.arange(len(X)), [100, 101, 350])):
+        np.save(shards / f"{number}.npy", X[chunk])
+        np.save(shards / f"{number}.labels.npy", y[chunk])
     return {
         "memory map": np.load(folder / "whole.npy", mmap_mode="r"),
         "shards": open_shards(shards),
@@ -40,7 +50,7 @@ def contents(hasher, path):
 
 
 @pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
-def test_the_model_does_not_depend_on_where_the_rows_are(hasher, objects, sources, tmp_path):
+def test_the_model_does_not_depend_on_the_source_of_rows(hasher, objects, sources, tmp_path):
     X, y = objects
     pairs, similar = draw_pairs(y, 700, 800, random_state=0)
     from_labels = contents(clone(hasher).fit(X, y), tmp_path / "a")
@@ -51,16 +61,16 @@ def test_the_model_does_not_depend_on_where_the_rows_are(hasher, objects, source
         assert contents(again, tmp_path / "d") == from_pairs
 
 
-def test_shards_bring_their_labels(objects, sources):
+def test_labels_are_read_from_shards(objects, sources):
     X, y = objects
-    alone = LDAHash(6, random_state=0).fit(X, y)
-    together = LDAHash(6, random_state=0).fit(sources["shards"])
-    np.testing.assert_array_equal(together.transform(X), alone.transform(X))
+    from_array = LDAHash(6, random_state=0).fit(X, y)
+    from_shards = LDAHash(6, random_state=0).fit(sources["shards"])
+    np.testing.assert_array_equal(from_shards.transform(X), from_array.transform(X))
     with pytest.raises(ValueError, match="requires y"):
         LDAHash(6).fit(X)
 
 
-def test_only_the_rows_that_learning_needs_are_read(objects):
+def test_only_rows_used_for_training_are_read(objects):
     X, _ = objects
     read = []
 
@@ -75,7 +85,7 @@ def test_only_the_rows_that_learning_needs_are_read(objects):
     similar = np.array([True, True, False, False])
     hasher = KernelLDAHash(4, n_basis=20, gamma=0.1, random_state=0)
     hasher.fit_pairs(Source(), pairs, similar)
-    assert len(read) == len(set(read))  # each once
+    assert len(read) == len(set(read))  # each row is read once
     assert set(np.unique(pairs)) <= set(read)
     assert len(read) <= 7 + 20
     assert {tuple(row) for row in hasher.basis_} <= {tuple(X[number]) for number in read}
@@ -83,17 +93,17 @@ def test_only_the_rows_that_learning_needs_are_read(objects):
 
 def test_many_rows_are_gathered_into_a_temporary_file(objects, sources, monkeypatch):
     X, y = objects
-    alone = KernelLDAHash(8, n_basis=50, random_state=0).fit(X, y)
+    from_array = KernelLDAHash(8, n_basis=50, random_state=0).fit(X, y)
     monkeypatch.setattr(files, "_IN_MEMORY", 1000)
-    monkeypatch.setattr(rows, "_PORTION", 1000)
+    monkeypatch.setattr(rows, "_CHUNK_BYTES", 1000)
     gathered = rows.gather(sources["shards"], np.arange(0, 600, 2))
     assert isinstance(gathered.rows, np.memmap)
     np.testing.assert_array_equal(gathered[np.array([4, 100, 8])], X[[4, 100, 8]])
-    together = KernelLDAHash(8, n_basis=50, random_state=0).fit(sources["shards"], y)
-    np.testing.assert_array_equal(together.transform(X), alone.transform(X))
+    from_shards = KernelLDAHash(8, n_basis=50, random_state=0).fit(sources["shards"], y)
+    np.testing.assert_array_equal(from_shards.transform(X), from_array.transform(X))
 
 
-def test_sources_that_are_no_rows_of_numbers_are_refused(objects, tmp_path):
+def test_invalid_sources_raise_an_error(objects, tmp_path):
     X, y = objects
     broken = X.copy()
     broken[17, 2] = np.nan
@@ -109,7 +119,7 @@ def test_sources_that_are_no_rows_of_numbers_are_refused(objects, tmp_path):
         LDAHash(4).fit(np.load(tmp_path / "y.npy", mmap_mode="r"), np.arange(5))
 
 
-def test_names_of_columns_do_not_outlive_a_fit_on_a_source(objects, sources):
+def test_feature_names_are_dropped_by_a_fit_without_names(objects, sources):
     import pandas as pd
 
     X, y = objects
@@ -119,7 +129,7 @@ def test_names_of_columns_do_not_outlive_a_fit_on_a_source(objects, sources):
     assert not hasattr(hasher.fit(sources["memory map"], y), "feature_names_in_")
 
 
-def test_groups_must_fit_the_rows(objects):
+def test_groups_need_one_entry_per_row_and_labels(objects):
     X, y = objects
     pairs, similar = draw_pairs(y, 50, 50, random_state=0)
     with pytest.raises(ValueError, match="groups has 3 entries"):
@@ -128,6 +138,6 @@ def test_groups_must_fit_the_rows(objects):
         LDAHash(4).fit_pairs(X, pairs, similar, groups=y)
 
 
-def test_rows_are_asked_for_by_numbers_of_any_kind(objects, sources):
-    wanted = np.array([40, 7, 40], np.uint64)
-    np.testing.assert_array_equal(sources["shards"][wanted], objects[0][[40, 7, 40]])
+def test_row_numbers_may_have_any_integer_type(objects, sources):
+    numbers = np.array([40, 7, 40], np.uint64)
+    np.testing.assert_array_equal(sources["shards"][numbers], objects[0][[40, 7, 40]])

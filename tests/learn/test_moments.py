@@ -1,3 +1,5 @@
+"""Pair moments, compared with a plain implementation of their definitions."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from kdiffhash.learn.moments import FIXED_UNIT, to_fixed_point
 
 
 def plain(features, pairs):
-    """The definitions, pair by pair."""
+    """Compute the moments by definition, pair by pair."""
     x, z = features[pairs[:, 0]].astype(float), features[pairs[:, 1]].astype(float)
     outer = lambda a, b: sum(np.outer(u, v) for u, v in zip(a, b)) / len(pairs)  # noqa: E731
     return {
@@ -26,15 +28,15 @@ def case():
 
 
 @pytest.mark.parametrize("kind", ["float", "fixed point"])
-def test_moments_are_those_of_the_definition(case, kind):
+def test_moments_agree_with_their_definition(case, kind):
     features, pairs = case
     if kind == "fixed point":
         features = to_fixed_point(features)
-        wanted = plain(features * FIXED_UNIT, pairs)
+        expected = plain(features * FIXED_UNIT, pairs)
     else:
-        wanted = plain(features, pairs)
+        expected = plain(features, pairs)
     moments = PairMoments.of(features, pairs)
-    for name, value in wanted.items():
+    for name, value in expected.items():
         np.testing.assert_allclose(getattr(moments, name), value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(
         moments.difference, 2 * moments.second - 2 * moments.cross, atol=1e-12
@@ -46,7 +48,7 @@ def test_moments_are_those_of_the_definition(case, kind):
     )
 
 
-def test_fixed_point_is_close_and_stays_in_range():
+def test_fixed_point_numbers_are_in_range_and_off_by_at_most_one_unit():
     values = np.linspace(0, 1, 10_001).astype(np.float32)
     fixed = to_fixed_point(values)
     assert fixed.min() == 0
@@ -54,7 +56,7 @@ def test_fixed_point_is_close_and_stays_in_range():
     assert np.abs(fixed * FIXED_UNIT - values).max() <= FIXED_UNIT
 
 
-def test_extreme_values_do_not_overflow():
+def test_sums_of_extreme_values_do_not_overflow():
     features = np.array([[0] * 16, [4095] * 16], np.int16)
     pairs = np.tile([[0, 1]], (5000, 1))
     moments = PairMoments.of(features, pairs)
@@ -65,16 +67,16 @@ def test_extreme_values_do_not_overflow():
 
 @given(st.lists(st.integers(0, 2500), max_size=4), st.integers(0, 3))
 @settings(max_examples=20, deadline=None)
-def test_shards_add_up_to_the_whole(cuts, seed):
+def test_moments_of_batches_add_up_to_those_of_all_pairs(ends, seed):
     rng = np.random.default_rng(seed)
     features = rng.random((300, 20), np.float32)
     pairs = rng.integers(300, size=(2500, 2))
-    shards = [p for p in np.split(rng.permutation(pairs), sorted(cuts)) if len(p)]
+    batches = [batch for batch in np.split(rng.permutation(pairs), sorted(ends)) if len(batch)]
     for values, exact in ((features, False), (to_fixed_point(features), True)):
         whole = PairMoments.of(values, pairs, n_jobs=1)
         merged = PairMoments.zeros(20)
-        for shard in shards:
-            merged = merged + PairMoments.of(values, shard, n_jobs=2)
+        for batch in batches:
+            merged = merged + PairMoments.of(values, batch, n_jobs=2)
         assert merged.n_pairs == whole.n_pairs
         for name in ("difference", "cross", "second", "mean"):
             a, b = getattr(merged, name), getattr(whole, name)
@@ -82,14 +84,14 @@ def test_shards_add_up_to_the_whole(cuts, seed):
 
 
 @pytest.mark.parametrize("convert", [lambda f: f, to_fixed_point])
-def test_threads_do_not_change_moments(case, convert):
+def test_moments_do_not_depend_on_the_number_of_threads(case, convert):
     features, pairs = case
     one, three = (PairMoments.of(convert(features), pairs, n_jobs=n) for n in (1, 3))
     np.testing.assert_array_equal(one.difference_gram, three.difference_gram)
     np.testing.assert_array_equal(one.total_gram, three.total_gram)
 
 
-def test_what_cannot_be_asked_is_explained(case):
+def test_invalid_use_raises_value_error(case):
     features, pairs = case
     moments = PairMoments.of(features, pairs, cross=False)
     with pytest.raises(ValueError, match="cross=False"):

@@ -1,3 +1,5 @@
+"""Drawing pairs from labels, and checking given pairs."""
+
 from collections import Counter
 from itertools import combinations
 
@@ -16,7 +18,7 @@ labels = st.lists(st.integers(0, 4), min_size=3, max_size=30).filter(
 
 @given(labels, st.integers(1, 60), st.integers(1, 60), st.integers(0, 5))
 @settings(deadline=None)
-def test_pairs_are_what_they_say(y, n_positives, n_negatives, seed):
+def test_drawn_pairs_agree_with_labels_and_requested_numbers(y, n_positives, n_negatives, seed):
     y = np.array(y)
     pairs, similar = draw_pairs(y, n_positives, n_negatives, random_state=seed)
     assert ((y[pairs[:, 0]] == y[pairs[:, 1]]) == similar).all()
@@ -27,7 +29,7 @@ def test_pairs_are_what_they_say(y, n_positives, n_negatives, seed):
     assert len({frozenset(pair) for pair in pairs[similar].tolist()}) == similar.sum()
 
 
-def test_positives_are_uniform_over_pairs_or_over_things():
+def test_positives_are_uniform_over_pairs_or_over_objects():
     y = np.array([0] * 10 + [1] * 2)  # 45 pairs and 1 pair
     counts = Counter()
     for seed in range(4000):
@@ -42,20 +44,20 @@ def test_negatives_are_uniform():
     y = np.array([0, 0, 0, 1, 2])
     pairs, similar = draw_pairs(y, 1, 14_000, random_state=0)
     counts = Counter(map(tuple, pairs[~similar].tolist()))
-    wanted = [(i, j) for i in range(5) for j in range(5) if y[i] != y[j]]
-    assert set(counts) == set(wanted)  # 14 ordered pairs
-    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in wanted)
+    possible = [(i, j) for i in range(5) for j in range(5) if y[i] != y[j]]
+    assert set(counts) == set(possible)  # 14 ordered pairs
+    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in possible)
 
 
 @pytest.mark.parametrize("uniform_over", ["pairs", "objects"])
-def test_groups_are_kept_apart(uniform_over):
+def test_all_pairs_span_two_groups(uniform_over):
     rng = np.random.default_rng(0)
     y, groups = rng.integers(20, size=200), rng.integers(3, size=200)
     pairs, _ = draw_pairs(y, 300, 500, groups=groups, uniform_over=uniform_over, random_state=0)
     assert (groups[pairs[:, 0]] != groups[pairs[:, 1]]).all()
 
 
-def test_groups_give_all_positives_where_there_are_few():
+def test_all_positives_across_groups_are_returned_if_there_are_few():
     y = np.array([0, 0, 0, 1, 1])
     pairs, similar = draw_pairs(y, 100, 1, groups=[0, 0, 1, 0, 0], random_state=0)
     assert sorted(map(tuple, pairs[similar].tolist())) == [(0, 2), (1, 2)]
@@ -63,23 +65,23 @@ def test_groups_give_all_positives_where_there_are_few():
 
 @given(labels, st.data())
 @settings(deadline=None)
-def test_positives_across_groups_are_all_there(y, data):
+def test_positives_across_groups_are_complete_for_any_labels(y, data):
     groups = data.draw(st.lists(st.integers(0, 3), min_size=len(y), max_size=len(y)))
-    wanted = {
+    possible = {
         (i, j) for i, j in combinations(range(len(y)), 2) if y[i] == y[j] and groups[i] != groups[j]
     }
-    if not wanted or len({*zip(y, groups)}) < 3:
+    if not possible or len({*zip(y, groups)}) < 3:
         return
     try:
         pairs, similar = draw_pairs(y, 1000, 1, groups=groups, random_state=0)
     except ValueError as error:
-        assert "different objects lie in different groups" in str(error)  # noqa: PT017
+        assert "different objects are in different groups" in str(error)  # noqa: PT017
         return
-    assert {tuple(pair) for pair in pairs[similar].tolist()} == wanted
-    assert similar.sum() == len(wanted)
+    assert {tuple(pair) for pair in pairs[similar].tolist()} == possible
+    assert similar.sum() == len(possible)
 
 
-def test_few_pairs_across_groups_cost_little():
+def test_rare_pairs_across_groups_are_drawn_quickly():
     groups = np.zeros(100_000, int)
     groups[:4] = 1
     pairs, similar = draw_pairs(np.arange(100_000) % 2, 1000, 10, groups=groups, random_state=0)
@@ -89,14 +91,15 @@ def test_few_pairs_across_groups_cost_little():
 
 def test_negatives_across_groups_are_uniform():
     y, groups = np.array([0, 0, 0, 1, 2, 1]), np.array([0, 1, 0, 0, 0, 1])
-    wanted = [(i, j) for i in range(6) for j in range(6) if y[i] != y[j] and groups[i] != groups[j]]
-    pairs, similar = draw_pairs(y, 1, 1000 * len(wanted), groups=groups, random_state=0)
+    rows = range(6)
+    possible = [(i, j) for i in rows for j in rows if y[i] != y[j] and groups[i] != groups[j]]
+    pairs, similar = draw_pairs(y, 1, 1000 * len(possible), groups=groups, random_state=0)
     counts = Counter(map(tuple, pairs[~similar].tolist()))
-    assert set(counts) == set(wanted)
-    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in wanted)
+    assert set(counts) == set(possible)
+    assert all(abs(counts[pair] - 1000) < 5 * np.sqrt(1000) for pair in possible)
 
 
-def test_one_huge_thing_does_not_stall_negatives():
+def test_negatives_are_drawn_quickly_if_one_object_has_nearly_all_rows():
     y = np.zeros(200_000, int)
     y[-1] = 1
     pairs, similar = draw_pairs(y, 10, 1000, random_state=0)
@@ -115,18 +118,18 @@ def test_the_same_seed_gives_the_same_pairs():
     [
         ({"y": [1, 1, 1]}, "one class"),
         ({"y": []}, "y is empty"),
-        ({"y": np.array([1, None, "a"], object)}, "mixes kinds"),
+        ({"y": np.array([1, None, "a"], object)}, "mixes types"),
         ({"y": [1, 2, 3]}, "no positive pairs"),
         ({"y": [[1], [2]]}, "one-dimensional"),
         ({"y": [0.0, np.nan]}, "NaN"),
         ({"y": [1, 1, 2], "groups": [0, 0]}, "2 entries"),
         ({"y": [1, 1, 2], "groups": [0, 0, 0]}, "one group"),
-        ({"y": [1, 1, 2], "groups": [0, 0, 1]}, "same object lie in different groups"),
+        ({"y": [1, 1, 2], "groups": [0, 0, 1]}, "same object are in different groups"),
         ({"y": [1, 1, 2], "n_positives": 0}, "n_positives must be at least 1"),
         ({"y": [1, 1, 2], "uniform_over": "rows"}, "uniform_over"),
     ],
 )
-def test_bad_labels_are_explained(arguments, message):
+def test_invalid_labels_raise_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         draw_pairs(**arguments)
 
@@ -143,6 +146,6 @@ def test_bad_labels_are_explained(arguments, message):
         ([[0, -1]], [True], "pair 0 is"),
     ],
 )
-def test_bad_pairs_are_explained(pairs, similar, message):
+def test_invalid_pairs_raise_value_error(pairs, similar, message):
     with pytest.raises(ValueError, match=message):
         check_pairs(pairs, similar, 5)

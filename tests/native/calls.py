@@ -1,4 +1,4 @@
-"""Valid calls of every function of the core, and wrong ones made from them."""
+"""A valid call of every function of the core, and invalid calls derived from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plain
+import reference
 
 from kdiffhash import _core
 
@@ -30,21 +30,21 @@ class Argument:
     value : array, int, float, bool or None
     out : bool
         Whether the function writes to it.
-    rows : int, optional
-        Its entries must be 0 to below this.
-    loose : bool
-        Whether other shapes, or other numbers, may be right as well.
-    apart : bool
-        Whether its rows may lie apart.
+    limit : int, optional
+        Its entries must be at least 0 and less than this.
+    flexible : bool
+        Whether other shapes or numbers may be valid as well.
+    strided : bool
+        Whether there may be gaps between its rows.
     optional : bool
         Whether it may be None.
     """
 
     value: Any
     out: bool = False
-    rows: int | None = None
-    loose: bool = False
-    apart: bool = False
+    limit: int | None = None
+    flexible: bool = False
+    strided: bool = False
     optional: bool = False
 
 
@@ -57,14 +57,14 @@ def _out(value: Any, **options: Any) -> Argument:
 
 
 def valid_calls() -> dict[str, list[Argument]]:
-    """Arguments of one call of each function."""
+    """Return the arguments of one valid call of each function."""
     rng = np.random.default_rng(0)
-    words = plain.random_words(rng, 20, 128)
-    queries = plain.random_words(rng, 5, 128)
-    blocks, kept = plain.to_blocks(words), plain.to_mask(np.arange(20) % 3 > 0)
+    words = reference.random_words(rng, 20, 128)
+    queries = reference.random_words(rng, 5, 128)
+    blocks, kept = reference.to_blocks(words), reference.to_mask(np.arange(20) % 3 > 0)
     starts, listed = np.zeros(257, np.uint32), np.zeros(20, np.uint32)
-    _core.list_rows(blocks, 2, 0, 8, starts, listed)
-    top, margin, panel = 129, _core.margin, _core.panel
+    _core.build_table(blocks, 2, 0, 8, starts, listed)
+    max_bound, capacity, panel = 129, _core.max_hits_per_step, _core.panel
 
     def floats(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
@@ -72,60 +72,63 @@ def valid_calls() -> dict[str, list[Argument]]:
     def ints(*values: int) -> np.ndarray:
         return np.array(values, np.int64)
 
-    near = np.ones(10, np.float32)
+    error_bound = np.ones(10, np.float32)
     sizes = rng.integers(0, 4, 5)
     nearest = [
         *(_of(blocks), _of(20), _of(kept, optional=True), _of(8), _of(20), _of(queries), _of(True)),
-        _out(np.full(5, top), rows=top + 1),
+        _out(np.full(5, max_bound), limit=max_bound + 1),
         *(_out(np.zeros((5, 3), np.int32)), _out(np.zeros((5, 3), np.int64))),
         _out(np.zeros(5, np.int64)),
     ]
-    within = [
+    range_search = [
         *(_of(blocks), _of(20), _of(kept, optional=True), _of(20), _of(queries), _of(False)),
-        *(_of(np.full(5, top), rows=top + 1), _of(8), _of(0)),
-        *(_out(np.zeros(margin, np.int64)), _out(np.zeros(margin, np.int64))),
-        _out(np.zeros(margin, np.int32)),
+        *(_of(np.full(5, max_bound), limit=max_bound + 1), _of(8), _of(0)),
+        *(_out(np.zeros(capacity, np.int64)), _out(np.zeros(capacity, np.int64))),
+        _out(np.zeros(capacity, np.int32)),
     ]
     merge = [
-        *(_of(np.zeros((5, 3), np.int32)), _of(np.zeros((5, 3), np.int64)), _of(sizes, rows=4)),
-        *(_of(np.ones((5, 3), np.int32)), _of(np.ones((5, 3), np.int64)), _of(sizes, rows=4)),
+        *(_of(np.zeros((5, 3), np.int32)), _of(np.zeros((5, 3), np.int64)), _of(sizes, limit=4)),
+        *(_of(np.ones((5, 3), np.int32)), _of(np.ones((5, 3), np.int64)), _of(sizes, limit=4)),
         *(_out(np.zeros((5, 3), np.int32)), _out(np.zeros((5, 3), np.int64))),
         _out(np.zeros(5, np.int64)),
     ]
     match = [
-        *(_of(blocks), _of(20), _of(queries), _out(np.full(5, top), rows=top + 1)),
-        _of(np.minimum(np.arange(top + 2), top), rows=top + 1),
-        *(_out(np.full(5, top), rows=top + 1), _out(np.full(5, top), rows=top + 1)),
+        *(_of(blocks), _of(20), _of(queries), _out(np.full(5, max_bound), limit=max_bound + 1)),
+        _of(np.minimum(np.arange(max_bound + 2), max_bound), limit=max_bound + 1),
+        *(
+            _out(np.full(5, max_bound), limit=max_bound + 1),
+            _out(np.full(5, max_bound), limit=max_bound + 1),
+        ),
         _out(np.zeros(5, np.int64)),
     ]
     look_up = [
-        *(_of(blocks), _of(kept, optional=True), _of(ints(0), rows=121), _of(ints(8), rows=33)),
-        *(_of(ints(0), rows=1), _of(starts, loose=True), _of(listed[None], loose=True)),
-        *(_of(np.zeros(1, np.uint32), rows=256, loose=True), _of(ints(0), rows=1)),
-        *(_of(ints(1), rows=2), _of(ints(0)), _of(3, loose=True), _of(queries)),
+        *(_of(blocks), _of(kept, optional=True), _of(ints(0), limit=121), _of(ints(8), limit=33)),
+        *(_of(ints(0), limit=1), _of(starts, flexible=True), _of(listed[None], flexible=True)),
+        *(_of(np.zeros(1, np.uint32), limit=256, flexible=True), _of(ints(0), limit=1)),
+        *(_of(ints(1), limit=2), _of(ints(0)), _of(3, flexible=True), _of(queries)),
         *(_of(np.full(5, -1)), _of(0), _out(np.zeros(50, np.int64))),
         *(_out(np.zeros(50, np.int64)), _out(np.zeros(50, np.int32))),
     ]
     sums = [
-        _out(floats(6, 12)[:, :10], apart=True, loose=True),
-        _of(floats(6, 8), loose=True),
-        *(_of(floats(10, 7), loose=True), _of(floats(10)), _of(near), _of(near)),
-        _out(np.zeros(6, np.bool_), loose=True),
+        _out(floats(6, 12)[:, :10], strided=True, flexible=True),
+        _of(floats(6, 8), flexible=True),
+        *(_of(floats(10, 7), flexible=True), _of(floats(10)), _of(error_bound), _of(error_bound)),
+        _out(np.zeros(6, np.bool_), flexible=True),
     ]
     rows = [
-        _out(floats(6, 12)[:, :10], apart=True, loose=True),
-        _of(ints(0, 4, 5), rows=6),
-        *(_of(rng.normal(size=(3, 7))), _of(floats(10, 7)), _of(floats(10)), _of(near)),
+        _out(floats(6, 12)[:, :10], strided=True, flexible=True),
+        _of(ints(0, 4, 5), limit=6),
+        *(_of(rng.normal(size=(3, 7))), _of(floats(10, 7)), _of(floats(10)), _of(error_bound)),
     ]
     gram = [
-        _of(rng.integers(0, 9, (6, 20)).astype(np.int16), loose=True),
-        *(_of(ints(0, 1, 5), rows=6), _of(ints(3, 4, 5), rows=6), _of(-1), _of(0, loose=True)),
+        _of(rng.integers(0, 9, (6, 20)).astype(np.int16), flexible=True),
+        *(_of(ints(0, 1, 5), limit=6), _of(ints(3, 4, 5), limit=6), _of(-1), _of(0, flexible=True)),
         _out(np.zeros((32, 32), np.int64)),
     ]
     ranks, pairs = np.array([0, 2, 1, 2, 3], np.int32), np.array([[0, 1], [3, 4]], np.int32)
     gradient = [
-        *(_of(floats(6, 10)), _of(np.zeros((2, 6), np.int32), rows=6), _of(floats(2, 6))),
-        *(_of(ints(4, 10), rows=11), _of(0, loose=True), _of(10), _out(floats(6, 10))),
+        *(_of(floats(6, 10)), _of(np.zeros((2, 6), np.int32), limit=6), _of(floats(2, 6))),
+        *(_of(ints(4, 10), limit=11), _of(0, flexible=True), _of(10), _out(floats(6, 10))),
     ]
     adam = [
         *(_out(floats(9)), _of(floats(9)), _out(floats(9)), _out(np.abs(floats(9)))),
@@ -133,43 +136,49 @@ def valid_calls() -> dict[str, list[Argument]]:
     ]
     return {
         "nearest": nearest,
-        "within": within,
+        "range_search": range_search,
         "merge_nearest": merge,
         "match": match,
-        "part_values": [
-            *(_of(blocks), _of(2), _of(20), _of(ints(3, 19), rows=20), _of(5, loose=True)),
-            *(_of(8, loose=True), _out(np.zeros(2, np.int64))),
+        "substring_values": [
+            *(_of(blocks), _of(2), _of(20), _of(ints(3, 19), limit=20), _of(5, flexible=True)),
+            *(_of(8, flexible=True), _out(np.zeros(2, np.int64))),
         ],
-        "list_rows": [
-            *(_of(blocks), _of(2), _of(0, loose=True), _of(8), _out(np.zeros(257, np.uint32))),
-            _out(np.full(20, 7, np.uint32), loose=True),  # 17 to 24 rows fit the blocks
+        "build_table": [
+            *(_of(blocks), _of(2), _of(0, flexible=True), _of(8), _out(np.zeros(257, np.uint32))),
+            _out(np.full(20, 7, np.uint32), flexible=True),  # the blocks hold 17 to 24 rows
         ],
         "look_up": look_up,
-        "weight_differing": [
-            *(_of(words.reshape(4, 5, 2), loose=True), _of(floats(4, 100), loose=True)),
+        "weighted_distances": [
+            *(_of(words.reshape(4, 5, 2), flexible=True), _of(floats(4, 100), flexible=True)),
             _out(np.zeros((4, 5), np.float32)),
         ],
         "decide": [
-            *(_of(words.view(np.uint32), loose=True), _of(queries.view(np.uint32), loose=True)),
-            *(_of(ints(0, 19, 3), rows=20), _of(ints(4, 0, 1), rows=5)),
+            *(
+                _of(words.view(np.uint32), flexible=True),
+                _of(queries.view(np.uint32), flexible=True),
+            ),
+            *(_of(ints(0, 19, 3), limit=20), _of(ints(4, 0, 1), limit=5)),
             *(_of(np.array([2, 4, 6, 20], np.int32)), _of(np.array([30, 40, 50, 21], np.int32))),
             *(_out(np.zeros(3, np.bool_)), _out(np.zeros(3, np.uint16))),
         ],
         "multiply": [
-            *(_of(floats(9, 7), loose=True), _of(floats(2, 6, panel), loose=True)),
-            *(_of(8), _out(floats(8, 2 * panel), loose=True)),
+            *(_of(floats(9, 7), flexible=True), _of(floats(2, 6, panel), flexible=True)),
+            *(_of(8), _out(floats(8, 2 * panel), flexible=True)),
         ],
         "squared_norms": [
-            *(_of(floats(9, 7), loose=True), _of(7), _of(9)),
-            _out(np.zeros(9, np.float32), loose=True),
+            *(_of(floats(9, 7), flexible=True), _of(7), _of(9)),
+            _out(np.zeros(9, np.float32), flexible=True),
         ],
         "exp2_of_expanded_square": [
-            *(_out(floats(9, 7), loose=True), _of(floats(9), loose=True)),
-            *(_of(floats(7), loose=True), _of(9)),
+            *(_out(floats(9, 7), flexible=True), _of(floats(9), flexible=True)),
+            *(_of(floats(7), flexible=True), _of(9)),
         ],
         "pack_above": [
-            *(_of(floats(9, 12)[:, :10], apart=True, loose=True), _of(floats(10), loose=True)),
-            _out(np.zeros((9, 2), np.uint8), loose=True),
+            *(
+                _of(floats(9, 12)[:, :10], strided=True, flexible=True),
+                _of(floats(10), flexible=True),
+            ),
+            _out(np.zeros((9, 2), np.uint8), flexible=True),
         ],
         "recompute_sums": sums,
         "recompute_rows": rows,
@@ -179,23 +188,32 @@ def valid_calls() -> dict[str, list[Argument]]:
         ],
         "add_gram": gram,
         "rank": [_of(floats(9)), _out(np.zeros(9, np.int32)), _out(np.zeros(9, np.float32))],
-        "best_cut": [
-            *(_of(ranks, rows=4, loose=True), _of(floats(4), loose=True)),
-            *(_of(pairs, rows=5, loose=True), _of(pairs, rows=5, loose=True), _of(0.5), _of(0.5)),
+        "best_threshold": [
+            *(_of(ranks, limit=4, flexible=True), _of(floats(4), flexible=True)),
+            *(
+                _of(pairs, limit=5, flexible=True),
+                _of(pairs, limit=5, flexible=True),
+                _of(0.5),
+                _of(0.5),
+            ),
         ],
-        "best_weighted_cut": [
-            *(_of(ranks, rows=4, loose=True), _of(4, loose=True)),
-            *(_of(pairs, rows=5), _of(np.ones(2))),
+        "best_weighted_threshold": [
+            *(_of(ranks, limit=4, flexible=True), _of(4, flexible=True)),
+            *(_of(pairs, limit=5), _of(np.ones(2))),
         ],
         "soft_bits": [_of(floats(4, 10)), _of(floats(10)), _of(2.0), _out(floats(4, 10))],
-        "hide_same": [_out(floats(4, 6), loose=True), _of(2, loose=True), _of(np.arange(6) // 2)],
+        "mask_same_label": [
+            _out(floats(4, 6), flexible=True),
+            _of(2, flexible=True),
+            _of(np.arange(6) // 2),
+        ],
         "find_largest": [
-            *(_of(floats(4, 6), loose=True), _out(np.zeros(4, np.int32))),
+            *(_of(floats(4, 6), flexible=True), _out(np.zeros(4, np.int32))),
             _out(np.zeros(4, np.float32)),
         ],
-        "add_partners": [
-            *(_of(floats(6, 10), loose=True), _of(2, loose=True), _of(9, loose=True)),
-            *(_of(1, loose=True), _out(floats(4), loose=True)),
+        "add_partner_similarity": [
+            *(_of(floats(6, 10), flexible=True), _of(2, flexible=True), _of(9, flexible=True)),
+            *(_of(1, flexible=True), _out(floats(4), flexible=True)),
         ],
         "add_gradient": gradient,
         "adam_step": adam,
@@ -203,115 +221,115 @@ def valid_calls() -> dict[str, list[Argument]]:
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A value in place of an argument; `may_pass` if the call may be right with it."""
+class Invalid:
+    """A replacement for an argument; with `may_pass`, the call may be valid with it."""
 
-    what: str
+    description: str
     value: Any
     may_pass: bool = False
 
 
-def wrong_values(argument: Argument) -> Iterator[Wrong]:
-    """Values that are not what an argument should be."""
+def invalid_values(argument: Argument) -> Iterator[Invalid]:
+    """Yield values that an argument should not have."""
     value = argument.value
     if isinstance(value, np.ndarray):
-        yield from _not_this_array(argument)
+        yield from _other_types(argument)
         yield from _other_shapes(argument)
         yield from _other_layouts(argument)
-        if argument.rows is not None:
+        if argument.limit is not None:
             yield from _out_of_range(argument)
         return
     for other in (None, "text", [], {}, object(), np.zeros(2), 1j):
-        yield Wrong(f"{other!r:.30}", other)
+        yield Invalid(f"{other!r:.30}", other)
     if isinstance(value, bool):
-        yield from (Wrong(repr(other), other) for other in (0, 2, 1.5))
+        yield from (Invalid(repr(other), other) for other in (0, 2, 1.5))
     elif isinstance(value, int):
-        yield from (Wrong(repr(other), other) for other in (1.5, float("nan")))
+        yield from (Invalid(repr(other), other) for other in (1.5, float("nan")))
         for other in INTS:
-            yield Wrong(str(other), other, argument.loose or other == value)
+            yield Invalid(str(other), other, argument.flexible or other == value)
     else:
         for other in (float("nan"), float("inf"), -1e300, 0.0, 2**62, -(2**1000)):
-            yield Wrong(f"{other:.3g}" if isinstance(other, float) else "whole", other, True)
+            yield Invalid(f"{other:.3g}" if isinstance(other, float) else "integer", other, True)
 
 
-def not_aligned(value: np.ndarray) -> np.ndarray:
-    """A copy that begins at an odd byte."""
-    store = np.zeros(value.nbytes + 1, np.uint8)
-    askew = store[1:].view(value.dtype).reshape(value.shape)
-    askew[...] = value
-    return askew
+def unaligned(value: np.ndarray) -> np.ndarray:
+    """Return a copy that begins at an odd address."""
+    buffer = np.zeros(value.nbytes + 1, np.uint8)
+    copy = buffer[1:].view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy
 
 
-def _not_this_array(argument: Argument) -> Iterator[Wrong]:
+def _other_types(argument: Argument) -> Iterator[Invalid]:
     value = argument.value
     for other in NOT_ARRAYS:
-        yield Wrong(f"{other!r:.30}", other, other is None and argument.optional)
+        yield Invalid(f"{other!r:.30}", other, other is None and argument.optional)
     for dtype in DTYPES:
         if np.dtype(dtype) != value.dtype:
-            yield Wrong(f"as {np.dtype(dtype)}", np.zeros(value.shape, dtype))
+            yield Invalid(f"as {np.dtype(dtype)}", np.zeros(value.shape, dtype))
     if value.dtype.itemsize > 1:
         swapped = value.astype(value.dtype.newbyteorder())
-        yield Wrong("bytes swapped", swapped)
-        yield Wrong("not aligned", not_aligned(value), not argument.out and not argument.apart)
+        yield Invalid("byte order swapped", swapped)
+        yield Invalid("unaligned", unaligned(value), not argument.out and not argument.strided)
     is_bytes = value.dtype == np.uint8 and value.ndim == 1
-    yield Wrong("a memoryview of bytes", memoryview(value.tobytes()), is_bytes)
+    yield Invalid("a memoryview of bytes", memoryview(value.tobytes()), is_bytes)
     if argument.out:
-        fixed = value.copy()
-        fixed.setflags(write=False)
-        yield Wrong("read-only", fixed)
+        read_only = value.copy()
+        read_only.setflags(write=False)
+        yield Invalid("read-only", read_only)
 
 
-def _other_shapes(argument: Argument) -> Iterator[Wrong]:
-    value, loose = argument.value, argument.loose
-    yield Wrong("one more axis", value[None].copy())
-    yield Wrong("one axis less", value.reshape(-1) if value.ndim > 1 else value[0])
+def _other_shapes(argument: Argument) -> Iterator[Invalid]:
+    value, flexible = argument.value, argument.flexible
+    yield Invalid("one more axis", value[None].copy())
+    yield Invalid("one axis fewer", value.reshape(-1) if value.ndim > 1 else value[0])
     for axis, length in enumerate(value.shape):
         for new in (0, length - 1, length + 1, 2 * length + 3):
             shape = (*value.shape[:axis], new, *value.shape[axis + 1 :])
-            yield Wrong(f"shape {shape}", np.zeros(shape, value.dtype), loose)
-        for new in (2**31, 2**40, 2**58):  # with no entries at all
+            yield Invalid(f"shape {shape}", np.zeros(shape, value.dtype), flexible)
+        for new in (2**31, 2**40, 2**58):  # without any entries
             if value.ndim > 1:
                 shape = tuple(new if i == axis else 0 for i in range(value.ndim))
                 try:
                     empty = np.zeros(shape, value.dtype)
                 except (ValueError, MemoryError):
                     continue
-                yield Wrong(f"shape {shape}", empty, loose)
-    many = np.lib.stride_tricks.as_strided(value, (2**40, *value.shape[1:]), (0,) * value.ndim)
-    yield Wrong("2**40 times the same entry", many)
+                yield Invalid(f"shape {shape}", empty, flexible)
+    repeated = np.lib.stride_tricks.as_strided(value, (2**40, *value.shape[1:]), (0,) * value.ndim)
+    yield Invalid("one entry repeated 2**40 times", repeated)
 
 
-def _other_layouts(argument: Argument) -> Iterator[Wrong]:
+def _other_layouts(argument: Argument) -> Iterator[Invalid]:
     value = argument.value
     if value.ndim > 1 and min(value.shape) > 1:
-        yield Wrong("columns first", np.asfortranarray(value))
-        wide = np.repeat(value, 2, axis=-1)
-        yield Wrong("every second column", wide[..., ::2])
-        yield Wrong("columns reversed", value[..., ::-1])
-        apart = np.repeat(value, 2, axis=0)
-        yield Wrong("every second row", apart[::2], argument.apart)
-        yield Wrong("one row again and again", np.broadcast_to(value[:1], value.shape))
+        yield Invalid("column-major", np.asfortranarray(value))
+        columns = np.repeat(value, 2, axis=-1)
+        yield Invalid("every second column", columns[..., ::2])
+        yield Invalid("columns reversed", value[..., ::-1])
+        rows = np.repeat(value, 2, axis=0)
+        yield Invalid("every second row", rows[::2], argument.strided)
+        yield Invalid("one row broadcast", np.broadcast_to(value[:1], value.shape))
     if len(value) > 1:
-        yield Wrong("reversed", value[::-1])
+        yield Invalid("reversed", value[::-1])
         if value.ndim == 1:
-            yield Wrong("every second entry", np.repeat(value, 2)[::2])
+            yield Invalid("every second entry", np.repeat(value, 2)[::2])
 
 
-def _out_of_range(argument: Argument) -> Iterator[Wrong]:
+def _out_of_range(argument: Argument) -> Iterator[Invalid]:
     value = argument.value
     kind = np.iinfo(value.dtype)
-    for other in {argument.rows, kind.min or kind.max, kind.max, -1 if kind.min else kind.max}:
-        for place in (0, -1):
+    for other in {argument.limit, kind.min or kind.max, kind.max, -1 if kind.min else kind.max}:
+        for position in (0, -1):
             changed = value.copy()
-            changed.reshape(-1)[place] = other
-            yield Wrong(f"entry {place} is {other}", changed)
+            changed.reshape(-1)[position] = other
+            yield Invalid(f"entry {position} is {other}", changed)
 
 
 def main() -> None:
-    """Make every wrong call; print those that were not refused, and how many were made."""
+    """Make every invalid call; print those that were not refused, and the number of calls."""
     calls = valid_calls()
     bound = {name for name in dir(_core) if callable(getattr(_core, name))}
-    print("not in the table:", sorted(bound - set(calls)))
+    print("functions without a test:", sorted(bound - set(calls)))
     count = 0
     for name, arguments in calls.items():
         function = getattr(_core, name)
@@ -320,26 +338,28 @@ def main() -> None:
             return function(*values)
 
         def fresh(arguments: list[Argument] = arguments) -> list[Any]:
-            """Copies with the layout of the originals."""
+            """Return copies with the same memory layout."""
             copies = []
-            for one in arguments:
-                value = one.value
+            for argument in arguments:
+                value = argument.value
                 if isinstance(value, np.ndarray):
-                    base = value if value.base is None or not one.apart else value.base
+                    base = value if value.base is None or not argument.strided else value.base
                     value = base.copy()[tuple(slice(0, n) for n in value.shape)]
-                    if not one.out:
+                    if not argument.out:
                         value.setflags(write=False)
                 copies.append(value)
             return copies
 
         first = fresh()
         result = run(first)
-        for place, argument in enumerate(arguments):
-            for wrong in wrong_values(argument):
-                case = f"{name}, argument {place}, {wrong.what}"
-                print(case, file=sys.stderr, flush=True)  # the last one is where it crashed
+        for position, argument in enumerate(arguments):
+            for invalid in invalid_values(argument):
+                case = f"{name}, argument {position}, {invalid.description}"
+                print(
+                    case, file=sys.stderr, flush=True
+                )  # after a crash, the last line names the call
                 values = fresh()
-                values[place] = wrong.value
+                values[position] = invalid.value
                 count += 1
                 try:
                     run(values)
@@ -348,18 +368,18 @@ def main() -> None:
                 except BaseException as error:
                     print(f"{case}: {error!r}")
                     continue
-                if not wrong.may_pass:
-                    print(f"{case}: passed")
+                if not invalid.may_pass:
+                    print(f"{case}: accepted")
         for values in (fresh()[:-1], [*fresh(), 1], []):
             count += 1
             try:
                 run(values)
-                print(f"{name}: passed with {len(values)} arguments")
+                print(f"{name}: accepted with {len(values)} arguments")
             except TypeError:
                 pass
         again = fresh()
         if run(again) != result or not all(np.array_equal(a, b) for a, b in zip(again, first)):
-            print(f"{name} gives something else afterwards")
+            print(f"{name}: different results after the invalid calls")
     print("calls:", count)
 
 

@@ -92,44 +92,46 @@ def test_content_survives_reopening_and_compaction(filled):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
-def test_a_writer_holds_a_bounded_number_of_maps(tmp_path, monkeypatch):
-    monkeypatch.setattr("kdiffhash.search.index_file._SMALL", 64)  # bytes; larger ones are mapped
+def test_a_writer_keeps_a_bounded_number_of_memory_maps(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "kdiffhash.search.index_file._SMALL", 64
+    )  # bytes; larger batches are memory-mapped
     path, rng = tmp_path / "codes.index", np.random.default_rng(0)
     codes = oracle.random_codes(rng, 1500, N_BITS)
     queries = oracle.random_codes(rng, 20, N_BITS)
     most, reads, read_rows = 0, [], IndexFile.read_rows
     monkeypatch.setattr(
-        IndexFile, "read_rows", lambda file, part: (reads.append(part), read_rows(file, part))[1]
+        IndexFile, "read_rows", lambda file, batch: (reads.append(batch), read_rows(file, batch))[1]
     )
     with HammingIndex.open(path, "a", n_bits=N_BITS) as index:
         for start in range(0, 1500, 10):
             index.add(codes[start : start + 10])
             most = max(most, _times_open(path))
-            if start in (640, 650, 1490):  # before, at and long after the first time maps go
+            if start in (640, 650, 1490):  # before, at and after the first time maps are dropped
                 stop = start + 10
-                wanted = oracle.nearest(queries, codes[:stop], np.arange(stop), 5)
-                for found, right in zip(index.search(queries, 5), wanted):
-                    np.testing.assert_array_equal(found, right)
+                expected = oracle.nearest(queries, codes[:stop], np.arange(stop), 5)
+                for found, correct in zip(index.search(queries, 5), expected):
+                    np.testing.assert_array_equal(found, correct)
         index.remove(np.arange(0, 1500, 2))
-        kept = np.arange(1, 1500, 2)
-        wanted = oracle.nearest(queries, codes[kept], kept, 5)
-        np.testing.assert_array_equal(index.search(queries, 5)[1], wanted[1])
-        np.testing.assert_array_equal(index.get(kept), codes[kept])
+        remaining = np.arange(1, 1500, 2)
+        expected = oracle.nearest(queries, codes[remaining], remaining, 5)
+        np.testing.assert_array_equal(index.search(queries, 5)[1], expected[1])
+        np.testing.assert_array_equal(index.get(remaining), codes[remaining])
     assert 60 < most < 70  # 150 batches; one of the open files is the writer's own
-    assert 150 < len(reads) < 400  # each batch once, and all so far each time that maps are dropped
+    assert 150 < len(reads) < 400  # each batch once, and again whenever maps are dropped
     before = _times_open(path)
     with HammingIndex.open(path) as reader:
-        assert _times_open(path) == before + 2  # the file, and one map of it
-        np.testing.assert_array_equal(reader.get(kept), codes[kept])
+        assert _times_open(path) == before + 2  # the file and one memory map
+        np.testing.assert_array_equal(reader.get(remaining), codes[remaining])
 
 
 def _times_open(path: Path) -> int:
-    """How often this process has a file open; each map of it counts."""
+    """Count how often this process has a file open, including memory maps."""
     links = list(Path("/proc/self/fd").iterdir())
     return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
 
 
-def test_a_saved_index_finds_the_same(tmp_path):
+def test_a_saved_index_returns_the_same_results(tmp_path):
     rng = np.random.default_rng(0)
     codes = oracle.random_codes(rng, 5000, 100)
     index = HammingIndex(codes, rng.permutation(9000)[:5000], n_bits=100)
@@ -141,7 +143,7 @@ def test_a_saved_index_finds_the_same(tmp_path):
     assert len(opened) == len(index)
     assert opened.n_bits == 100
     index.add(codes[:1])
-    index.save(tmp_path / "x.index")  # takes the place of the old one, which stays readable
+    index.save(tmp_path / "x.index")  # replaces the old file, which stays readable while open
     assert len(opened) == len(index) - 1
     opened.refresh()
     assert len(opened) == len(index)
@@ -261,13 +263,13 @@ def test_an_index_in_memory_stores_the_fingerprint_too(objects, hashers, tmp_pat
 # -- readers and writers ------------------------------------------------------------------------
 
 
-def test_there_is_one_writer_and_readers_are_not_blocked(filled):
+def test_a_second_writer_is_refused_and_readers_are_not_blocked(filled):
     path, states = filled
     reader = HammingIndex.open(path)
     with HammingIndex.open(path, "a") as writer:
-        with pytest.raises(OSError, match="another process is changing"):
+        with pytest.raises(OSError, match="another writer has"):
             HammingIndex.open(path, "a")
-        with pytest.raises(OSError, match="another process is changing"):
+        with pytest.raises(OSError, match="another writer has"):
             writer.save(path)
         new = writer.add(np.zeros((1, 3), np.uint8))
         assert len(reader) == len(states[-1])
@@ -309,29 +311,29 @@ def test_files_that_are_not_an_index_are_refused(tmp_path):
 
 
 class Crash(BaseException):
-    """The machine stops."""
+    """Simulated power failure."""
 
 
 class Disk:
-    """Intercepts writes: logs them, and fails at a chosen call."""
+    """Intercept writes to disk: log them, and fail at a chosen call."""
 
     def __init__(self, monkeypatch) -> None:
         self.log: list[tuple] = []
         self.calls, self.fail_at, self.fail_after, self.error = 0, None, False, None
         for name in ("write", "fsync", "replace", "ftruncate"):
-            monkeypatch.setattr(os, name, self._between(name, getattr(os, name)))
+            monkeypatch.setattr(os, name, self._intercept(name, getattr(os, name)))
 
-    def _between(self, name, real):
+    def _intercept(self, name, real):
         def call(*args, **kwargs):
             number, self.calls = self.calls, self.calls + 1
             failing = self.fail_at is not None and number == self.fail_at
             if isinstance(self.error, Crash) and self.fail_at is not None and number > self.fail_at:
-                raise self.error  # a machine that has stopped does nothing more
+                raise self.error  # after a crash nothing is executed
             if failing and not self.fail_after:
                 raise self.error
             if name == "write":
-                place = os.lseek(args[0], 0, os.SEEK_CUR)
-                self.log.append(("write", place, bytes(args[1])))
+                offset = os.lseek(args[0], 0, os.SEEK_CUR)
+                self.log.append(("write", offset, bytes(args[1])))
             elif name == "fsync":
                 self.log.append(("sync",))
             result = real(*args, **kwargs)
@@ -346,29 +348,29 @@ def images(start: bytes, log: list[tuple]):
     """Yield possible disk contents after each call: synced writes, and some of those since."""
     synced, waiting = bytearray(start), []
 
-    def apply(content: bytearray, place: int, data: bytes) -> bytearray:
+    def apply(content: bytearray, offset: int, data: bytes) -> bytearray:
         content = bytearray(content)
-        content.extend(bytes(max(0, place + len(data) - len(content))))
-        content[place : place + len(data)] = data
+        content.extend(bytes(max(0, offset + len(data) - len(content))))
+        content[offset : offset + len(data)] = data
         return content
 
     for event in log:
         if event[0] == "sync":
-            for _, place, data in waiting:
-                synced = apply(synced, place, data)
+            for _, offset, data in waiting:
+                synced = apply(synced, offset, data)
             waiting = []
             yield synced
         elif event[0] == "write":
             waiting.append(event)
             everything = synced
-            for _, place, data in waiting:
-                everything = apply(everything, place, data)
+            for _, offset, data in waiting:
+                everything = apply(everything, offset, data)
             yield everything
-            place, data = event[1:]
-            yield apply(synced, place, data)  # only the last write reached the disk
+            offset, data = event[1:]
+            yield apply(synced, offset, data)  # only the last write reached the disk
             for size in {*range(min(len(data), 80)), *range(0, len(data), 97)}:
-                yield apply(everything, place, data[:size] + bytes(len(data) - size))
-                yield apply(synced, place, data[:size])
+                yield apply(everything, offset, data[:size] + bytes(len(data) - size))
+                yield apply(synced, offset, data[:size])
 
 
 def test_a_crash_at_any_moment_keeps_all_committed_batches(tmp_path, monkeypatch):
@@ -389,7 +391,7 @@ def test_a_crash_at_any_moment_keeps_all_committed_batches(tmp_path, monkeypatch
 
 
 def copy_start(path: Path, disk: Disk) -> tuple[bytes, list[tuple]]:
-    """The file before the writes in the log, and the log, which is emptied."""
+    """Return the file as it was before the writes in the log, and the log; clear the log."""
     log, disk.log = disk.log, []
     content = path.read_bytes()
     if not hasattr(disk, "last"):
@@ -424,7 +426,7 @@ def test_a_failing_disk_loses_nothing(tmp_path, monkeypatch, kind):
                 continue
             found = content_of(path)
             assert found in states[len(done) - 1 : len(done) + 1], (fail_at, fail_after)
-            with HammingIndex.open(path, "a") as index:  # and it can be used further
+            with HammingIndex.open(path, "a") as index:  # the index can still be written to
                 index.add(np.zeros((1, 3), np.uint8), [9999])
             assert content_of(path) == {**found, 9999: b"\0\0\0"}
 
@@ -460,7 +462,7 @@ def test_a_failing_rewrite_leaves_the_old_file(tmp_path, monkeypatch, what):
             )
 
 
-def test_a_file_that_is_cut_in_its_last_batch_has_all_others(filled, tmp_path):
+def test_a_file_truncated_in_its_last_batch_keeps_all_others(filled, tmp_path):
     path, states = filled
     content = path.read_bytes()
     with HammingIndex.open(path) as index:
@@ -470,11 +472,11 @@ def test_a_file_that_is_cut_in_its_last_batch_has_all_others(filled, tmp_path):
     for size in range(last.start, last.end):
         copy.write_bytes(content[:size])
         assert content_of(copy) == states[-2]
-        assert any("cut" in found for found in HammingIndex.verify(copy))
+        assert any("truncated" in found for found in HammingIndex.verify(copy))
     with HammingIndex.open(copy, "a") as index:
         index.add(*batch(4))
     assert content_of(copy) == states[-1]
-    for size in range(0, last.start, 37):  # more than that is told
+    for size in range(0, last.start, 37):  # an earlier truncation is an error
         copy.write_bytes(content[:size])
         with pytest.raises(IndexFileError):
             HammingIndex.open(copy)
@@ -484,19 +486,19 @@ def test_verify_detects_a_flipped_bit_anywhere(filled, tmp_path):
     path, states = filled
     content = path.read_bytes()
     copy = tmp_path / "copy.index"
-    for place in range(len(content)):
+    for offset in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
+        damaged[offset] ^= 1 << offset % 8
         copy.write_bytes(damaged)
-        assert HammingIndex.verify(copy), place
+        assert HammingIndex.verify(copy), offset
         try:
             with HammingIndex.open(copy) as index:
                 index.search(np.zeros((2, 3), np.uint8), 5)
                 opened = set(index.ids.tolist())
         except IndexFileError:
             continue
-        if place < 4096:  # the head tells nothing wrong: one slot is enough
-            assert opened == set(states[-1]), place
+        if offset < 4096:  # in the head: one intact slot is enough
+            assert opened == set(states[-1]), offset
 
 
 def test_a_full_disk_raises_and_loses_nothing(tmp_path):
@@ -536,7 +538,7 @@ from kdiffhash import HammingIndex
 with HammingIndex.open(sys.argv[1], "a", n_bits=64) as index:
     start = len(index)
     print(start, flush=True)
-    for number, _ in enumerate(sys.stdin, start // 50):  # a batch for each line
+    for number, _ in enumerate(sys.stdin, start // 50):  # one batch per line
         rng = np.random.default_rng(number)
         index.add(rng.integers(0, 256, (50, 8), dtype=np.uint8))
         if number % 10 == 9:
@@ -551,9 +553,9 @@ with HammingIndex.open(sys.argv[1], "a", n_bits=64) as index:
 def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
     path = tmp_path / "x.index"
     rng = np.random.default_rng()
-    times = int(os.environ.get("KDIFFHASH_KILLS", "20"))
+    n_kills = int(os.environ.get("KDIFFHASH_KILLS", "20"))
     reader = None
-    for _ in range(times):
+    for _ in range(n_kills):
         writer = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
             stdin=subprocess.PIPE,
@@ -561,20 +563,22 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
             text=True,
         )
 
-        def ask(times, writer=writer):
-            writer.stdin.write("\n" * times)
+        def request_batches(n, writer=writer):
+            writer.stdin.write("\n" * n)
             writer.stdin.flush()
 
         committed = int(writer.stdout.readline())
         reader = reader or HammingIndex.open(path)
         for _ in range(int(rng.integers(0, 30))):
-            ask(1)
+            request_batches(1)
             committed = int(writer.stdout.readline())
             reader.refresh()
-            assert len(reader) >= committed - 10  # ten are exchanged now and then
+            assert (
+                len(reader) >= committed - 10
+            )  # ten codes are removed and added again every ten batches
             reader.search(np.zeros((3, 8), np.uint8), 5)
-        ask(20)
-        time.sleep(rng.random() / 50)  # somewhere in the middle of a batch
+        request_batches(20)
+        time.sleep(rng.random() / 50)  # most likely in the middle of a batch
         writer.send_signal(signal.SIGKILL)
         committed = max([committed, *map(int, writer.stdout.read().split())])
         writer.wait()
@@ -587,7 +591,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
                 if i % 10 != 9:
                     codes = np.random.default_rng(i).integers(0, 256, (50, 8), dtype=np.uint8)
                     np.testing.assert_array_equal(index.get(50 * i + np.arange(50)), codes)
-            if len(index) % 50:  # the exchange was cut in the middle; finish it
+            if len(index) % 50:  # killed between remove and add: add them now
                 with HammingIndex.open(path, "a") as again:
                     again.add(np.zeros((10, 8), np.uint8), (number) * 50 + np.arange(10))
     reader.close()
@@ -597,11 +601,11 @@ def test_a_writer_killed_at_any_moment_leaves_whole_batches(tmp_path):
 
 
 def tear_slot(path: Path) -> None:
-    """Damage the newest slot, as a crash in the middle of its write does."""
+    """Damage the newest slot like a crash in the middle of writing it."""
     content = bytearray(path.read_bytes())
-    slots = [int.from_bytes(content[place : place + 8], "little") for place in (1024, 2048)]
-    place = 1024 if slots[0] > slots[1] else 2048
-    content[place + 16 : place + 1024] = bytes(1008)
+    slots = [int.from_bytes(content[offset : offset + 8], "little") for offset in (1024, 2048)]
+    offset = 1024 if slots[0] > slots[1] else 2048
+    content[offset + 16 : offset + 1024] = bytes(1008)
     path.write_bytes(content)
 
 
@@ -631,11 +635,11 @@ def test_a_damaged_batch_header_is_refused(filled, tmp_path):
     path, _ = filled
     content = path.read_bytes()
     with HammingIndex.open(path) as index:
-        parts = index._file.batches
-    for part in (parts[0], parts[-1]):
-        for place in range(part.start, part.start + 64):
+        batches = index._file.batches
+    for damaged_batch in (batches[0], batches[-1]):
+        for offset in range(damaged_batch.start, damaged_batch.start + 64):
             damaged = bytearray(content)
-            damaged[place] ^= 4
+            damaged[offset] ^= 4
             path.write_bytes(damaged)
             with pytest.raises(IndexFileError, match="bad header"):
                 HammingIndex.open(path)
@@ -715,12 +719,12 @@ def test_several_threads_can_add_to_one_index(tmp_path):
     path = tmp_path / "x.index"
     with HammingIndex.open(path, "a", n_bits=24) as index, ThreadPoolExecutor(4) as pool:
         codes = np.zeros((5, 3), np.uint8)
-        given = list(pool.map(lambda _: index.add(codes), range(60)))
-        assert sorted(np.concatenate(given).tolist()) == list(range(300))
+        ids = list(pool.map(lambda _: index.add(codes), range(60)))
+        assert sorted(np.concatenate(ids).tolist()) == list(range(300))
     assert len(content_of(path)) == 300
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_cannot_write(filled):
     path, states = filled
     with HammingIndex.open(path, "a") as index:

@@ -40,11 +40,11 @@ def test_tables_find_the_same_as_brute_force(n_bits, n, radius, n_substrings, se
         index.remove(ids[removed])
         codes, ids = codes[~removed], ids[~removed]
         queries = codes[:20]
-        starts, distances, found = index.search_radius(queries, radius)
+        lims, distances, found = index.search_radius(queries, radius)
         pairs, between = index.duplicates(radius)
     lists = oracle.range_search(queries, codes, ids, radius)
     assert list(zip(distances.tolist(), found.tolist())) == [p for line in lists for p in line]
-    assert np.diff(starts).tolist() == [len(line) for line in lists]
+    assert np.diff(lims).tolist() == [len(line) for line in lists]
     assert [(a, b, d) for (a, b), d in zip(pairs.tolist(), between.tolist())] == oracle.duplicates(
         codes, ids, radius
     )
@@ -89,11 +89,11 @@ def test_the_tables_of_an_index_share_one_memory_budget(monkeypatch):
     for start in range(0, 30_000, 10_000):
         chunk = HammingIndex(codes[start : start + 10_000], np.arange(start, start + 10_000))
         index._segments = [*index._segments, *chunk._segments]
-    one = 4 * 4 * (10_000 + 2**16)
-    monkeypatch.setattr(lookup_tables, "_MEMORY", 2 * one)
+    per_segment = 4 * 4 * (10_000 + 2**16)
+    monkeypatch.setattr(lookup_tables, "_MEMORY", 2 * per_segment)
     queries = codes[rng.integers(0, 30_000, 20_000)]
-    starts = index.search_radius(queries, 1)[0]
-    assert (np.diff(starts) >= 1).all()
-    made = [t for segment in index._segments for t in segment.tables.values()]
-    assert made
-    assert sum(t.starts.nbytes + t.rows.nbytes for t in made) <= 2 * one
+    lims = index.search_radius(queries, 1)[0]
+    assert (np.diff(lims) >= 1).all()
+    built = [t for segment in index._segments for t in segment.tables.values()]
+    assert built
+    assert sum(t.starts.nbytes + t.rows.nbytes for t in built) <= 2 * per_segment

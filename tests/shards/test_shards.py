@@ -1,4 +1,4 @@
-"""Files of rows of every type, alone and together in a folder."""
+"""Shards of every file type, alone and in a folder."""
 
 import io
 import itertools
@@ -65,8 +65,8 @@ def test_a_file_is_read_back_as_written(kind, rows, tmp_path):
     shards = open_shards(path)
     assert shards.shape == rows.shape
     assert shards.dtype == rows.dtype
-    np.testing.assert_array_equal(np.concatenate(list(shards.blocks(37))), rows)
-    assert max(len(block) for block in shards.blocks(37)) <= 37
+    np.testing.assert_array_equal(np.concatenate(list(shards.chunks(37))), rows)
+    assert max(len(chunk) for chunk in shards.chunks(37)) <= 37
     np.testing.assert_array_equal(np.asarray(shards), rows)
     np.testing.assert_array_equal(shards.groups(), GROUPS)
     if kind == "h5":
@@ -85,18 +85,18 @@ def test_a_folder_of_mixed_files_is_one_array(rows, tmp_path):
     kinds = KINDS[:-1]  # hloc has no labels
     for number, (kind, start, stop) in enumerate(zip(kinds, edges, edges[1:])):
         chunk = slice(start, stop)
-        write(tmp_path / f"part-{8 + number}", kind, rows[chunk], LABELS[chunk], GROUPS[chunk])
+        write(tmp_path / f"shard-{8 + number}", kind, rows[chunk], LABELS[chunk], GROUPS[chunk])
     (tmp_path / "README.txt").write_text("not rows")
     (tmp_path / "_SUCCESS").touch()
-    np.save(tmp_path / ".part-1.npy", np.zeros((3, 9)))
+    np.save(tmp_path / ".shard-1.npy", np.zeros((3, 9)))
     shards = open_shards(tmp_path)
-    assert [file.path.stem for file in shards.files] == [f"part-{i}" for i in range(8, 14)]
+    assert [file.path.stem for file in shards.files] == [f"shard-{i}" for i in range(8, 14)]
     np.testing.assert_array_equal(np.asarray(shards), rows)
     np.testing.assert_array_equal(shards.labels(), LABELS)
     order = np.random.default_rng(1).permutation(700)
     np.testing.assert_array_equal(shards[order], rows[order])
     groups = shards.groups()
-    for start, stop in itertools.pairwise(edges):  # groups of different files are different
+    for start, stop in itertools.pairwise(edges):  # groups of different files are distinct
         inside = groups[start:stop]
         assert not np.isin(np.delete(groups, np.arange(start, stop)), inside).any()
         same = GROUPS[start:stop, None] == GROUPS[start:stop]
@@ -110,7 +110,7 @@ def test_codes_are_in_the_order_of_their_rows(rows, tmp_path):
     source.mkdir()
     store.mkdir()
     write(source / "scan", "h5", rows[:100], LABELS[:100], GROUPS[:100])
-    for number, name in enumerate(["scan.left", "scan-left", "part 10", "part 9"]):
+    for number, name in enumerate(["scan.left", "scan-left", "shard 10", "shard 9"]):
         chunk = slice(100 * number + 100, 100 * number + 200)
         with h5py.File(source / f"{name}.h5", "w") as file:
             file["X"] = rows[chunk]
@@ -120,7 +120,7 @@ def test_codes_are_in_the_order_of_their_rows(rows, tmp_path):
     (source / "x-1.npy").symlink_to(store / "aaa.npy")
     shards = open_shards(source)
     names = [file.path.stem for file in shards.files]
-    assert names == ["part 9", "part 10", "scan", "scan-left", "scan.left", "x-0", "x-1"]
+    assert names == ["scan", "scan-left", "scan.left", "shard 9", "shard 10", "x-0", "x-1"]
     for shard, target in shards_to_write(hasher, shards, tmp_path / "codes"):
         write_shard(hasher, shard, target)
     codes = open_shards(tmp_path / "codes")
@@ -134,12 +134,12 @@ def test_shards_are_indexed_like_an_array(rows, tmp_path):
     np.testing.assert_array_equal(shards[LABELS == 3], rows[LABELS == 3])
     np.testing.assert_array_equal(shards[-5:], rows[-5:])
     np.testing.assert_array_equal(shards[::-3], rows[::-3])
-    for wrong in (3, (slice(1, 3), 0), np.zeros(5, bool), [0.5], [700], [-1]):
+    for invalid in (3, (slice(1, 3), 0), np.zeros(5, bool), [0.5], [700], [-1]):
         with pytest.raises(IndexError):
-            shards[wrong]
-    bad = rows.astype(np.float32)
-    bad[20, 3] = np.nan
-    np.save(tmp_path / "b.npy", bad)
+            shards[invalid]
+    with_nan = rows.astype(np.float32)
+    with_nan[20, 3] = np.nan
+    np.save(tmp_path / "b.npy", with_nan)
     with pytest.raises(ValueError, match=r"b\.npy: row 20 contains NaN"):
         open_shards(tmp_path)[[3, 710, 720]]
 
@@ -180,7 +180,7 @@ def test_only_missing_or_outdated_codes_are_written(rows, tmp_path):
     with pytest.raises(ValueError, match="changed while it was read: 190 rows at first, then 100"):
         write_shard(hasher, *again[1])
     (source / "2.npy").rename(source / "9.npy")
-    with pytest.raises(ValueError, match=r"2\.npy belongs to none of the shards"):
+    with pytest.raises(ValueError, match=r"2\.npy has no corresponding shard"):
         shards_to_write(hasher, open_shards(source), out)
     (source / "9.npy").rename(source / "2.npy")
     with pytest.raises(ValueError, match="another model"):
@@ -203,7 +203,7 @@ def pq_bytes(X):
 
 def read(path):
     shards = open_shards(path)
-    list(shards.blocks(100))
+    list(shards.chunks(100))
     shards.labels()
 
 
@@ -258,7 +258,7 @@ def test_errors_name_the_damaged_file(rows, tmp_path):
     np.lib.format.write_array_header_1_0(huge, header)
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
         archive.writestr("X.npy", huge.getvalue())
-    fails("claims to hold", tmp_path / "huge.npz")
+    fails("its header gives shape", tmp_path / "huge.npz")
     np.save(tmp_path / "short.npy", rows)
     np.save(tmp_path / "short.labels.npy", LABELS[:5])
     fails("700 rows", tmp_path / "short.npy")

@@ -52,8 +52,10 @@ def test_queries_are_of_different_points_that_have_others():
     np.testing.assert_array_equal(queries, draw_queries(points, 20, 0))
 
 
-def test_times_are_taken():
+def test_comparison_times_have_a_ratio_for_each_length():
     rows = np.random.default_rng(3).integers(0, 256, (100, 128)).astype(np.uint8)
     times = time_comparisons(rows, [32, 100])
-    assert set(times) == {"euclidean", "32", "100"}
-    assert min(times.values()) > 0
+    assert set(times["ns"]) == {"euclidean", "32", "100"}
+    assert min(times["ns"].values()) > 0
+    for median, low, high in times["ratios"].values():
+        assert 0 < low <= median <= high

@@ -66,7 +66,7 @@ def test_no_error_and_no_request_leaves_the_page(page):
             assert message["params"]["request"]["url"].split(":")[0] in ("file", "data")
 
 
-def test_it_fits_the_screen(page):
+def test_the_page_fits_the_screen(page):
     wide = page.execute_script("return document.documentElement.scrollWidth")
     assert wide <= page.width
     small = page.execute_script(
@@ -78,7 +78,7 @@ def test_it_fits_the_screen(page):
 
 def test_methods_and_lengths_change_the_plots(page):
     before, sizes = curves(page), curves(page, "size-plot")
-    assert len(before) == 6  # SIFT, RootSIFT, DIF, kDIF, kernel LDA-hash, refined, at 128 bits
+    assert len(before) == 6  # SIFT, RootSIFT, three kinds of kDIF and DIF, refined, at 128 bits
     click(page, chip(page, "methods", "random hyperplanes"))
     assert len(curves(page)) == 7
     assert len(curves(page, "size-plot")) == len(sizes) + 1
@@ -103,7 +103,7 @@ def test_values_are_read_with_the_keyboard(page):
     assert page.find_element(By.ID, "roc-values").text.count("100.0 %") == len(curves(page))
 
 
-def test_a_query_is_picked(page):
+def test_choosing_a_query_shows_its_matches(page):
     def found():
         return page.find_element(By.ID, "found").get_attribute("innerHTML")
 
@@ -119,7 +119,7 @@ def test_a_query_is_picked(page):
     assert len(page.find_elements(By.CSS_SELECTOR, "#found .match")) == 5 * 5
 
 
-def test_pictures_have_words_and_themes_have_contrast(page):
+def test_images_have_alternative_texts_and_themes_apply(page):
     missing = page.execute_script(
         "return [...document.images].filter(i => !i.hasAttribute('alt')).length"
     )

@@ -1,4 +1,4 @@
-"""Progress: drawn on a terminal, where it is asked for, and nowhere else."""
+"""Progress bars: shown on request on a terminal, and nowhere else."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from kdiffhash.cli import app
 
 
 class Terminal:
-    """Standard error, taken for a terminal, and all that has been drawn on it."""
+    """Standard error as a terminal, with all text written to it so far."""
 
     def __init__(self, capsys):
         self._capsys, self._drawn = capsys, ""
@@ -20,7 +20,7 @@ class Terminal:
     @property
     def text(self):
         self._drawn += self._capsys.readouterr().err
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn)  # without moves of the cursor
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn)  # without escape sequences
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def terminal(monkeypatch, capsys):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)  # that of capsys
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)  # the stream of capsys
     return Terminal(capsys)
 
 
@@ -42,7 +42,7 @@ def pairs_file(tmp_path):
     return path
 
 
-def test_a_bar_on_a_terminal_advances(terminal):
+def test_bar_on_a_terminal_advances(terminal):
     with progress(4, "counting", verbose=True) as advance:
         advance(1)
         advance(2)
@@ -51,27 +51,27 @@ def test_a_bar_on_a_terminal_advances(terminal):
     assert "100%" not in terminal.text
 
 
-def test_a_spinner_is_drawn_on_a_terminal(terminal):
-    with waiting("thinking", verbose=True):
+def test_spinner_is_shown_on_a_terminal(terminal):
+    with waiting("writing", verbose=True):
         pass
-    assert "thinking" in terminal.text
+    assert "writing" in terminal.text
 
 
-def test_nothing_is_drawn_unless_it_is_asked_for(terminal):
-    with progress(4, "counting") as advance, waiting("thinking"):
+def test_nothing_is_shown_without_verbose(terminal):
+    with progress(4, "counting") as advance, waiting("writing"):
         advance(1)
     assert terminal.text == ""
 
 
-def test_nothing_is_drawn_in_a_pipe(terminal, monkeypatch):
+def test_nothing_is_written_to_a_pipe(terminal, monkeypatch):
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: False)
-    with shown(), progress(4, "counting", verbose=True) as advance, waiting("thinking", True):
+    with shown(), progress(4, "counting", verbose=True) as advance, waiting("writing", True):
         advance(4)
         assert not is_shown(verbose=True)
     assert terminal.text == ""
 
 
-def test_shown_draws_what_is_inside_it_and_nothing_after_it(terminal):
+def test_shown_enables_bars_inside_its_context_only(terminal):
     with shown():
         assert is_shown()
         with shown():
@@ -86,7 +86,7 @@ def test_shown_draws_what_is_inside_it_and_nothing_after_it(terminal):
     assert "after" not in terminal.text
 
 
-def test_a_bar_inside_a_bar_is_silent(terminal):
+def test_bar_inside_another_bar_is_not_shown(terminal):
     with progress(4, "outer", verbose=True) as advance:
         with progress(8, "inner", verbose=True) as inner, waiting("innermost", verbose=True):
             inner(8)
@@ -99,7 +99,7 @@ def test_a_bar_inside_a_bar_is_silent(terminal):
     assert "later" in terminal.text
 
 
-def test_an_exception_leaves_nothing_behind(terminal):
+def test_bars_work_after_an_exception_inside_a_bar(terminal):
     with pytest.raises(KeyError), shown(), progress(4, "broken"):
         raise KeyError
     assert not is_shown()
@@ -109,7 +109,7 @@ def test_an_exception_leaves_nothing_behind(terminal):
     assert "100%" in terminal.text
 
 
-def test_refinement_is_quiet_in_the_library_and_shown_by_train(terminal, pairs_file, tmp_path):
+def test_refinement_shows_a_bar_in_the_train_command_but_not_in_fit(terminal, pairs_file, tmp_path):
     with np.load(pairs_file) as file:
         KernelLDAHash(16, n_basis=40, refine=3, random_state=0).fit(file["X"], file["y"])
     assert terminal.text == ""

@@ -1,3 +1,5 @@
+"""Threads: results do not depend on their number, and limits and pools survive forks."""
+
 import os
 import threading
 from functools import partial
@@ -9,31 +11,34 @@ from threadpoolctl import threadpool_info
 
 from kdiffhash._util.threads import n_threads, one_blas_thread, run_plain, run_tiles, sum_tiles
 
-OWN = ("numpy.libs", "scipy.libs")
+FOLDERS = ("numpy.libs", "scipy.libs")
 
 
 def blas_threads():
-    """Of NumPy and SciPy; others, which another test may have loaded, have a BLAS of their own."""
-    found = [info for info in threadpool_info() if info["user_api"] == "blas"]
-    own = [info for info in found if Path(info["filepath"]).parent.name in OWN]
-    return {info["num_threads"] for info in own or found}
+    """Return the thread counts of the BLAS libraries of NumPy and SciPy.
+
+    Other packages, which another test may have loaded, have their own BLAS.
+    """
+    libraries = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    own = [info for info in libraries if Path(info["filepath"]).parent.name in FOLDERS]
+    return {info["num_threads"] for info in own or libraries}
 
 
-def test_every_tile_is_worked_on_once():
+def test_every_row_is_processed_exactly_once():
     for n_rows in (0, 1, 9, 10, 101):
-        seen = np.zeros(n_rows, int)
+        counts = np.zeros(n_rows, int)
 
-        def make_worker(seen=seen):
+        def make_worker(counts=counts):
             def work(start, stop):
-                seen[start:stop] += 1
+                counts[start:stop] += 1
 
             return work
 
         run_tiles(make_worker, n_rows, 10, 3)
-        assert (seen == 1).all()
+        assert (counts == 1).all()
 
 
-def test_an_error_stops_all_threads_soon():
+def test_exception_stops_all_threads_early():
     done = []
 
     def work(start, stop):
@@ -46,7 +51,7 @@ def test_an_error_stops_all_threads_soon():
     assert len(done) < 10**6
 
 
-def test_sums_do_not_depend_on_threads():
+def test_sums_do_not_depend_on_the_number_of_threads():
     values = np.random.default_rng(0).normal(size=(1000, 7))
     sums = [
         sum_tiles(lambda: lambda a, b: values[a:b].sum(axis=0), 1000, 10, (7,), n)
@@ -57,7 +62,7 @@ def test_sums_do_not_depend_on_threads():
     np.testing.assert_allclose(sums[0], values.sum(axis=0))
 
 
-def test_the_limit_on_blas_is_shared_and_lifted_by_the_last():
+def test_blas_limit_is_shared_by_threads_and_lifted_by_the_last_one():
     before = blas_threads()
     inside, leave = threading.Event(), threading.Event()
 
@@ -73,12 +78,12 @@ def test_the_limit_on_blas_is_shared_and_lifted_by_the_last():
         assert blas_threads() == {1}
         leave.set()
         thread.join()
-        assert blas_threads() == {1}  # the thread that set the limit is gone, this one needs it
+        assert blas_threads() == {1}  # the thread that set the limit has ended; this one remains
     assert blas_threads() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_while_blas_is_limited_can_limit_it_too():
+def test_process_forked_while_blas_is_limited_can_limit_it_too():
     before = blas_threads()
     with one_blas_thread():
         read, write = os.pipe()
@@ -95,7 +100,7 @@ def test_a_child_forked_while_blas_is_limited_can_limit_it_too():
     assert blas_threads() == before
 
 
-def test_numbers_of_threads():
+def test_number_of_threads_for_n_jobs():
     assert n_threads(3) == 3
     if hasattr(os, "sched_getaffinity") and "NUMBA_NUM_THREADS" not in os.environ:
         assert n_threads(None) == len(os.sched_getaffinity(0))
@@ -106,7 +111,7 @@ def test_numbers_of_threads():
         n_threads(0)
 
 
-def test_plain_tasks_all_run_and_their_errors_are_raised():
+def test_all_tasks_run_and_exceptions_are_raised():
     done = []
     run_plain([partial(done.append, i) for i in range(5)])
     assert sorted(done) == list(range(5))
@@ -120,7 +125,7 @@ def test_plain_tasks_all_run_and_their_errors_are_raised():
     assert sorted(done) == list(range(7))
 
 
-def test_nobody_waits_for_tasks_of_others():
+def test_tasks_run_while_the_pool_is_busy_with_other_callers():
     leave, waited, inside = threading.Event(), [], threading.Semaphore(0)
 
     def block() -> None:
@@ -131,7 +136,7 @@ def test_nobody_waits_for_tasks_of_others():
     others = [threading.Thread(target=run_plain, args=([block] * n,)) for _ in range(2)]
     for thread in others:
         thread.start()
-    for _ in range(n):  # all threads that are kept, and more
+    for _ in range(n):  # as many as the pool has threads, and more
         inside.acquire()
     done = []
     run_plain([partial(done.append, i) for i in range(3)])
@@ -142,21 +147,21 @@ def test_nobody_waits_for_tasks_of_others():
     assert waited == [True] * 2 * n
 
 
-def test_tiles_within_tiles_do_not_wait_for_each_other():
-    seen = np.zeros((6, 30), int)
+def test_nested_tiles_do_not_deadlock():
+    counts = np.zeros((6, 30), int)
 
     def work(start, stop):
         def inner(low, high):
-            seen[start:stop, low:high] += 1
+            counts[start:stop, low:high] += 1
 
         run_tiles(lambda: inner, 30, 10, 3)
 
     run_tiles(lambda: work, 6, 1, 4)
-    assert (seen == 1).all()
+    assert (counts == 1).all()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_plain_tasks_run_in_a_forked_child():
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_tasks_run_in_a_forked_process():
     run_plain([lambda: None] * 3)
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Images from the scikit-image wheel, and the same images from another viewpoint."""
+"""Images from the scikit-image wheel, and the same images warped to another viewpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOMOGRAPHY = np.array([[0.92, 0.21, 5.0], [-0.17, 0.95, 40.0], [1.5e-4, 1e-4, 1.
 
 @pytest.fixture(scope="session")
 def image_named():
-    """Return an image of `skimage.data` by name: grey, 360 pixels wide."""
+    """Return a function that returns an image of `skimage.data` in grey, 360 pixels wide."""
 
     def make(name="camera"):
         image = getattr(data, name)()
@@ -31,7 +31,7 @@ def homography():
 
 @pytest.fixture(scope="session")
 def warp():
-    """Warp an image by a homography."""
+    """Return a function that warps an image by a homography."""
 
     def apply(image, by=HOMOGRAPHY):
         return cv2.warpPerspective(image, by, image.shape[::-1])
@@ -41,7 +41,7 @@ def warp():
 
 @pytest.fixture(scope="session")
 def agree():
-    """Tell which positions correspond under a homography, with an error below three pixels."""
+    """Return a function that tells which matches fit a homography within three pixels."""
 
     def check(left, right, by=HOMOGRAPHY):
         moved = np.column_stack([left, np.ones(len(left))]) @ by.T
@@ -52,7 +52,7 @@ def agree():
 
 @pytest.fixture
 def write(tmp_path):
-    """Write an image to a file in the folder of this test."""
+    """Return a function that writes an image to a file in the test's folder."""
 
     def save(name, image):
         path = tmp_path / name
@@ -65,7 +65,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def two_photos(image_named, warp, write):
-    """Files of an image, and of the same image from another viewpoint."""
+    """Paths of an image and of the same image from another viewpoint."""
     image = image_named()
     return write("a.png", image), write("b.jpg", warp(image))
 

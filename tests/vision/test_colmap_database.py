@@ -1,4 +1,4 @@
-"""COLMAP databases: `kdiffhash colmap`."""
+"""Matching and shrinking COLMAP databases, and `kdiffhash colmap`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kdiffhash.vision import colmap
 
 pycolmap = pytest.importorskip("pycolmap")
 
-FURTHER = np.array([[1.05, -0.12, 20.0], [0.1, 0.9, 10.0], [-1e-4, 2e-4, 1.0]])
+THIRD_VIEW = np.array([[1.05, -0.12, 20.0], [0.1, 0.9, 10.0], [-1e-4, 2e-4, 1.0]])
 NAMES = ("a.png", "far/b.png", "far/c.png", "flat.png")
 
 
 @pytest.fixture(scope="module")
 def homographies(homography):
-    """Homographies from the first image to each."""
-    return dict(zip(NAMES, (np.eye(3), homography, FURTHER)))
+    """Homographies from the first image to each of the three views, by name."""
+    return dict(zip(NAMES, (np.eye(3), homography, THIRD_VIEW)))
 
 
 @pytest.fixture(scope="module")
 def extracted(tmp_path_factory, image_named, warp, flat, homographies):
-    """A database made by COLMAP: three homographies of one image, and an image without texture."""
+    """A database made by COLMAP: three views of one image, and an image without texture."""
     folder = tmp_path_factory.mktemp("colmap")
     (folder / "images" / "far").mkdir(parents=True)
     for name in NAMES:
@@ -62,7 +62,7 @@ def contents(path):
 
 
 def files_in(folder):
-    """Return the names of files, without the journals that SQLite keeps next to a database."""
+    """Return the names of files in a folder, without the journals of SQLite."""
     return {p.name for p in folder.iterdir() if not p.name.endswith(("-wal", "-shm"))}
 
 
@@ -88,7 +88,7 @@ def features(path):
 
 
 def matches_between(path, *pairs):
-    """Return what COLMAP reads: the matches of pairs of names, and their geometries."""
+    """Return the matches and geometries that COLMAP reads for pairs of names."""
     with closing(pycolmap.Database.open(path)) as database:
         numbers = {image.name: image.image_id for image in database.read_all_images()}
         return [
@@ -101,6 +101,7 @@ def matches_between(path, *pairs):
 
 
 def expected_matches(path, a, b, n_bits=256, ratio=0.74):
+    """Encode and match the descriptors of two images."""
     model, found = load_pretrained("rootsift", n_bits), features(path)
     codes = [
         model.transform(found[name][2]) if len(found[name][2]) else np.empty((0, 32), np.uint8)
@@ -166,12 +167,12 @@ def test_colmap_reads_matches_and_geometries(database, expected, agree, homograp
         if known[a][0] > known[b][0]:
             pairs = expected_matches(database, b, a)[:, ::-1]
         np.testing.assert_array_equal(matches, pairs)
-        kept = geometry.inlier_matches
-        n_verified.append(len(kept))
-        assert set(map(tuple, kept.tolist())) <= set(map(tuple, matches.tolist()))
+        inliers = geometry.inlier_matches
+        n_verified.append(len(inliers))
+        assert set(map(tuple, inliers.tolist())) <= set(map(tuple, matches.tolist()))
         if "flat.png" not in (a, b):
-            assert len(kept) > 100
-            left, right = known[a][1][kept[:, 0]], known[b][1][kept[:, 1]]
+            assert len(inliers) > 100
+            left, right = known[a][1][inliers[:, 0]], known[b][1][inliers[:, 1]]
             assert (
                 agree(left, right, homographies[b] @ np.linalg.inv(homographies[a])).mean() > 0.95
             )
@@ -233,18 +234,18 @@ def test_geometries_follow_the_order_of_a_listed_pair(database, tmp_path, agree,
         assert np.linalg.norm(corner[:2] / corner[2] - moved[:2] / moved[2]) < 2
 
 
-def test_wrong_pair_lists_are_reported_with_their_line(database, tmp_path, run):
+def test_errors_in_a_list_of_pairs_name_the_line(database, tmp_path, run):
     before = database.read_bytes()
     path = tmp_path / "pairs.txt"
-    for text, words in {
-        "a.png far/b.png\na.png nobody.png\n": "line 2: there is no image 'nobody.png'",
+    for text, message in {
+        "a.png far/b.png\na.png nobody.png\n": "line 2: no image with descriptors is named 'nobody",
         "a.png far/b.png\n\na.png\n": "line 3: expected two image names, got 'a.png'",
         "a.png far/b.png far/c.png\n": "line 1: expected two image names",
         "a.png a.png\n": "line 1: a.png is paired with itself",
-        "# nothing\n\n": "lists no pairs",
+        "# no pairs\n\n": "lists no pairs",
     }.items():
         path.write_text(text)
-        assert words in run("match", database, "--pairs", path, fail=True)
+        assert message in run("match", database, "--pairs", path, fail=True)
     assert "No such file" in run("match", database, "--pairs", tmp_path / "no.txt", fail=True)
     assert database.read_bytes() == before
 
@@ -259,7 +260,7 @@ def test_no_verify_writes_matches_without_geometries(database, expected, run):
     assert contents(database)["two_view_geometries"] == []
 
 
-def test_a_custom_model_and_other_descriptors(database, tmp_path, run):
+def test_the_options_model_bits_and_descriptors_choose_the_model(database, tmp_path, run):
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     run("match", database, "--model", tmp_path / "own", "--no-verify")
     first = contents(database)
@@ -270,7 +271,7 @@ def test_a_custom_model_and_other_descriptors(database, tmp_path, run):
     rows = np.random.default_rng(0).normal(size=(100, 64))
     RandomHyperplaneHash(32, random_state=0).fit(rows, np.arange(100)).save(tmp_path / "narrow")
     output = run("match", database, "--model", tmp_path / "narrow", fail=True)
-    assert "have 128 bytes, but the model takes 64" in output
+    assert "have 128 bytes, but the model expects 64" in output
 
 
 def make_newer(path):
@@ -289,89 +290,89 @@ def make_empty(path):
     path.write_bytes(b"")
 
 
-def make_another(path):
+def make_unrelated(path):
     path.unlink()
     execute(path, "CREATE TABLE images (name TEXT)")
 
 
-def without_descriptors(path):
+def delete_descriptors(path):
     execute(path, "DELETE FROM descriptors")
 
 
-def one_image(path):
+def keep_one_image(path):
     execute(path, "DELETE FROM descriptors WHERE image_id > 1")
 
 
-def other_width(path):
+def shorten_descriptors(path):
     execute(path, "UPDATE descriptors SET cols = 64, data = substr(data, 1, 64 * rows)")
 
 
-def cut_points(path):
+def truncate_keypoints(path):
     execute(path, "UPDATE keypoints SET data = substr(data, 1, 100) WHERE rows > 0")
 
 
-def odd_points(path):
+def drop_a_byte_of_keypoints(path):
     execute(path, "UPDATE keypoints SET data = substr(data, 1, length(data) - 1)")
 
 
-def no_cameras(path):
+def delete_cameras(path):
     execute(path, "DELETE FROM cameras")
 
 
-def no_mark(path):
+def add_empty_model_table(path):
     execute(path, "CREATE TABLE kdiffhash (model TEXT, bits INTEGER)")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (make_newer, "newer pycolmap"),
-        (make_older, "is of version 3.13.0"),
+        (make_older, "has version 3.13.0"),
         (make_text, "not a database"),
-        (make_empty, "not a database of COLMAP"),
-        (make_another, "not a database of COLMAP"),
-        (without_descriptors, "has 0 images with descriptors"),
-        (one_image, "has 1 images with descriptors"),
-        (other_width, "64 bytes, but the model takes 128"),
-        (cut_points, "do not fit together"),
-        (odd_points, "do not fit together"),
-        (no_cameras, "has no camera"),
-        (no_mark, "does not say of which model"),
+        (make_empty, "not a COLMAP database"),
+        (make_unrelated, "not a COLMAP database"),
+        (delete_descriptors, "has 0 images with descriptors"),
+        (keep_one_image, "has 1 images with descriptors"),
+        (shorten_descriptors, "64 bytes, but the model expects 128"),
+        (truncate_keypoints, "do not match"),
+        (drop_a_byte_of_keypoints, "do not match"),
+        (delete_cameras, "has no camera"),
+        (add_empty_model_table, "model that made them is not recorded"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_unusable_databases_are_refused_and_unchanged(database, tmp_path, run, change, words):
+def test_unusable_databases_are_refused_and_unchanged(database, tmp_path, run, change, message):
     change(database)
     before = database.read_bytes()
     output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
     assert str(database) in output
-    assert words in output
+    assert message in output
     assert database.read_bytes() == before
     assert files_in(tmp_path) == {"database.db"}
 
 
 def test_a_missing_database_is_reported(tmp_path, run):
     output = run("match", tmp_path / "no.db", fail=True)
-    assert f"there is no database: {tmp_path / 'no.db'}" in output
+    assert f"there is no COLMAP database: {tmp_path / 'no.db'}" in output
     assert "no.db" in run("shrink", tmp_path / "no.db", "-o", tmp_path / "new.db", fail=True)
-    assert "no database" in run("match", tmp_path, fail=True)
+    assert "no COLMAP database" in run("match", tmp_path, fail=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_database_locked_for_writing_is_reported(database, run, monkeypatch):
-    monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
-    before, all_of_it = database.read_bytes(), contents(database)
+    monkeypatch.setattr(colmap, "_LOCK_TIMEOUT", 0.05)
+    before, tables = database.read_bytes(), contents(database)
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         output = run("match", database, "--no-verify", fail=True)
         other.execute("ROLLBACK")
-    assert f"{database}: database is locked; nothing was changed" in output
+    assert f"{database}: database is locked; the database was not changed" in output
     assert database.read_bytes() == before
-    assert contents(database) == all_of_it
+    assert contents(database) == tables
 
 
 def test_a_database_locked_for_reading_is_reported(database, run, monkeypatch):
-    monkeypatch.setattr(colmap, "_PATIENCE", 0.05)
+    monkeypatch.setattr(colmap, "_LOCK_TIMEOUT", 0.05)
     execute(database, "PRAGMA journal_mode = DELETE")
     before = database.read_bytes()
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
@@ -383,21 +384,21 @@ def test_a_database_locked_for_reading_is_reported(database, run, monkeypatch):
     assert len(contents(database)["matches"]) == 6
 
 
-def test_an_error_while_writing_changes_nothing(database, tmp_path, run):
+def test_an_error_while_writing_rolls_back(database, tmp_path, run):
     run("match", database, "--ratio", 0.6)
-    before, all_of_it = database.read_bytes(), contents(database)
+    before, tables = database.read_bytes(), contents(database)
 
-    class Broken(sqlite3.Connection):
-        def execute(self, what, *values):
-            if what.startswith("INSERT INTO main.two_view_geometries"):
+    class FailingConnection(sqlite3.Connection):
+        def execute(self, statement, *values):
+            if statement.startswith("INSERT INTO main.two_view_geometries"):
                 raise OSError("the disk is full")
-            return super().execute(what, *values)
+            return super().execute(statement, *values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Broken))
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=FailingConnection))
         assert "the disk is full" in run("match", database, fail=True)
     assert database.read_bytes() == before
-    assert contents(database) == all_of_it
+    assert contents(database) == tables
     assert files_in(tmp_path) == {"database.db"}
 
 
@@ -457,7 +458,7 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
     for options in ((), ("--bits", 64), ("--model", tmp_path / "other")):
         output = run("match", small, *options, fail=True)
         assert "codes of another model or length: 128 bits" in output
-    assert "codes already" in run("shrink", small, "-o", tmp_path / "new.db", fail=True)
+    assert "already has codes" in run("shrink", small, "-o", tmp_path / "new.db", fail=True)
     assert small.read_bytes() == before
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     run("match", small, "--model", tmp_path / "own", "--no-verify")
@@ -468,11 +469,11 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
 
 def test_a_failed_shrink_leaves_no_file(database, tmp_path, run):
     before = database.read_bytes()
-    assert "is there already" in run("shrink", database, "-o", database, fail=True)
+    assert "already exists" in run("shrink", database, "-o", database, fail=True)
     nowhere = tmp_path / "nowhere" / "small.db"
     assert "does not exist" in run("shrink", database, "-o", nowhere, fail=True)
     assert database.read_bytes() == before
-    for change in (cut_points, other_width, make_older, make_text):
+    for change in (truncate_keypoints, shorten_descriptors, make_older, make_text):
         change(database)
         output = run("shrink", database, "-o", tmp_path / "small.db", fail=True)
         assert str(database) in output
@@ -484,7 +485,7 @@ def test_keep_does_not_replace_an_existing_file(database, tmp_path, run):
     before = contents(database)
     output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
     assert "--keep" in output
-    assert "there already" in output
+    assert "already exists" in output
     assert "would be replaced" in run("match", database, "--keep", database, fail=True)
     assert (tmp_path / "copy.db").read_text() == "mine"
     assert contents(database) == before

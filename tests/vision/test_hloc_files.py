@@ -31,6 +31,7 @@ def descriptors():
 
 @pytest.fixture
 def features(descriptors, tmp_path):
+    """A features file in the layout of hloc."""
     rng = np.random.default_rng(1)
     path = tmp_path / "features.h5"
     with h5py.File(path, "w", libver="latest") as file:
@@ -51,6 +52,7 @@ def run(command):
 
 @pytest.fixture(scope="module")
 def codes(descriptors):
+    """The expected codes of each image."""
     model = load_pretrained("rootsift", 256)
     return {
         name: model.transform(rows) if len(rows) else np.empty((0, 32), np.uint8)
@@ -113,7 +115,7 @@ def test_encode_replaces_descriptors_by_codes_and_copies_the_rest(features, code
     assert features.read_bytes() == before
 
 
-def test_matches_are_written_in_the_layout_of_hloc(features, codes, tmp_path):
+def test_matches_are_written_in_the_layout_that_hloc_reads(features, codes, tmp_path):
     done = []
     model = load_pretrained("rootsift", 256)
     found = match_features(features, tmp_path / "matches.h5", model, advance=done.append)
@@ -159,7 +161,7 @@ def test_codes_of_another_model_are_refused(features, tmp_path):
     match_features(tmp_path / "codes.h5", tmp_path / "out.h5", load_pretrained("sift", 256))
 
 
-def test_many_keypoints_need_32_bit_indices(tmp_path):
+def test_indices_are_32_bit_if_there_are_many_keypoints(tmp_path):
     rows = np.random.default_rng(0).normal(size=(40_000, 16)).astype(np.float32)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["a/descriptors"], file["b/descriptors"] = rows[-20:].T, rows.T
@@ -208,12 +210,12 @@ def test_the_commands_pass_their_options_on(features, descriptors, tmp_path, run
     assert_matches(matches, {n: model.transform(descriptors[n]) for n in short}, [NAMES[:2]])
 
 
-def cut(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def make_text(path):
-    path.write_text("not a file of features")
+    path.write_text("not a features file")
 
 
 def make_rows(path):
@@ -231,34 +233,34 @@ def make_narrow(path):
         file["a/descriptors"] = file["b/descriptors"] = np.ones((64, 10), np.float32)
 
 
-def make_infinite(path):
+def make_nan(path):
     with h5py.File(path, "r+") as file:
         file["db/1.jpg/descriptors"][3, 5] = np.nan
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        (cut, "features.h5 is not a readable HDF5 file"),
+        (truncate, "features.h5 is not a readable HDF5 file"),
         (make_text, "features.h5 is not a readable HDF5 file"),
         (make_rows, "has rows, but no images"),
         (make_no_descriptors, "has neither IMAGE/descriptors"),
         (make_narrow, "64 features"),
-        (make_infinite, "NaN in row 5"),
+        (make_nan, "NaN in row 5"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_unusable_files_are_refused_and_leave_no_output(features, tmp_path, run, change, words):
+def test_unusable_files_are_refused_and_leave_no_output(features, tmp_path, run, change, message):
     change(features)
     (tmp_path / "old.h5").write_bytes(b"old")
     for which in ("encode", "match"):
         for out in ("new.h5", "old.h5"):
-            assert words in run(which, features, "-o", tmp_path / out, fail=True)
+            assert message in run(which, features, "-o", tmp_path / out, fail=True)
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "old.h5"}
     assert (tmp_path / "old.h5").read_bytes() == b"old"
 
 
-def test_wrong_arguments_are_reported(features, tmp_path, run):
+def test_invalid_arguments_are_reported(features, tmp_path, run):
     out, pairs = tmp_path / "out.h5", tmp_path / "pairs.txt"
     for which in ("encode", "match"):
         output = run(which, tmp_path / "missing.h5", "-o", out, fail=True)
@@ -266,15 +268,15 @@ def test_wrong_arguments_are_reported(features, tmp_path, run):
         assert "missing.h5" in output
         nowhere = tmp_path / "nowhere" / "out.h5"
         assert "does not exist" in run(which, features, "-o", nowhere, fail=True)
-        assert "1..512" in run(which, features, "-o", out, "--bits", 1000, fail=True)
-    for text, words in {
-        "db/1.jpg db/3.jpg": "line 1: there is no image 'db/3.jpg'",
+        assert "from 1 to 512" in run(which, features, "-o", out, "--bits", 1000, fail=True)
+    for text, message in {
+        "db/1.jpg db/3.jpg": "line 1: no image with descriptors is named 'db/3.jpg'",
         "db/1.jpg db/2.jpg\ndb/1.jpg": "line 2: expected two image names",
         "db/1.jpg db/1.jpg": "paired with itself",
         "": "lists no pairs",
     }.items():
         pairs.write_text(text)
-        assert words in run("match", features, "-o", out, "--pairs", pairs, fail=True)
+        assert message in run("match", features, "-o", out, "--pairs", pairs, fail=True)
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "pairs.txt"}
 
 
@@ -299,7 +301,7 @@ def test_image_names_with_the_same_group_name_are_refused(features, tmp_path, ru
     assert not (tmp_path / "matches.h5").exists()
 
 
-def test_the_input_file_is_never_the_output(features, run):
+def test_the_input_file_is_not_accepted_as_output(features, run):
     before = features.read_bytes()
     for what in ("encode", "match"):
         assert "would be replaced" in run(what, features, "-o", features, fail=True)

@@ -13,7 +13,7 @@ from PIL import Image
 from kdiffhash import HashedSIFT, load_pretrained, match_codes
 from kdiffhash.study.baselines import RandomHyperplaneHash
 from kdiffhash.vision import PhotoMatches, draw_matches, match_photos, read_photo, write_image
-from kdiffhash.vision.opencv_baselines import match_with
+from kdiffhash.vision.opencv_baselines import match_by_baseline
 from kdiffhash.vision.photo_matching import read_image, verify_matches
 
 CORNERS = np.array([[0, 0], [359, 0], [0, 359], [359, 359]], float)
@@ -29,14 +29,14 @@ def photos(two_photos):
     return [read_photo(path, HashedSIFT()) for path in two_photos]
 
 
-def through(H, positions):
+def apply_homography(H, positions):
     moved = np.column_stack([positions, np.ones(len(positions))]) @ H.T
     return moved[:, :2] / moved[:, 2:]
 
 
-def matches_of(left, right, inliers):
-    numbers = np.repeat(np.arange(len(left))[:, None], 2, axis=1)
-    return PhotoMatches(numbers, np.float32(left), np.float32(right), np.array(inliers, bool), None)
+def make_matches(left, right, inliers):
+    pairs = np.repeat(np.arange(len(left))[:, None], 2, axis=1)
+    return PhotoMatches(pairs, np.float32(left), np.float32(right), np.array(inliers, bool), None)
 
 
 def is_green(pixels):
@@ -64,7 +64,7 @@ def test_a_homography_is_estimated(photos, homography, agree):
     assert found.inliers.sum() > 150
     assert good[found.inliers].mean() > 0.98
     assert found.inliers[good].mean() > 0.95
-    error = through(found.model, CORNERS) - through(homography, CORNERS)
+    error = apply_homography(found.model, CORNERS) - apply_homography(homography, CORNERS)
     assert np.linalg.norm(error, axis=1).max() < 2
 
 
@@ -74,13 +74,13 @@ def test_a_fundamental_matrix_is_estimated(photos, agree):
     assert agree(found.left, found.right)[found.inliers].mean() > 0.95
     assert np.linalg.matrix_rank(found.model, 1e-6 * np.abs(found.model).max()) == 2
     lines = np.column_stack([found.left, np.ones(len(found.left))]) @ found.model.T
-    off = np.abs((lines[:, :2] * found.right).sum(axis=1) + lines[:, 2])
-    off = off / np.linalg.norm(lines[:, :2], axis=1)
-    assert np.percentile(off[found.inliers], 95) < 4
+    distances = np.abs((lines[:, :2] * found.right).sum(axis=1) + lines[:, 2])
+    distances = distances / np.linalg.norm(lines[:, :2], axis=1)  # from the epipolar lines
+    assert np.percentile(distances[found.inliers], 95) < 4
     assert match_photos(*photos, tolerance=1e-3).inliers.sum() < found.inliers.sum()
 
 
-def test_geometry_none_keeps_all_matches(photos):
+def test_geometry_none_returns_all_matches(photos):
     a, b = photos
     found = match_photos(a, b, ratio=0.7, geometry="none", n_jobs=1)
     expected = match_codes(a.codes, b.codes, ratio=0.7).pairs
@@ -100,11 +100,11 @@ def test_matching_is_deterministic(photos):
 
 @pytest.mark.parametrize("geometry", ["fundamental", "homography"])
 def test_too_few_matches_give_no_geometry(two_photos, write, flat, geometry):
-    some = [read_photo(path, HashedSIFT(n_features=5)) for path in two_photos]
-    found = match_photos(*some, geometry=geometry)
+    few = [read_photo(path, HashedSIFT(n_features=5)) for path in two_photos]
+    found = match_photos(*few, geometry=geometry)
     assert 0 < len(found.pairs) < 8
     empty = read_photo(write("flat.png", flat), HashedSIFT())
-    none = match_photos(some[0], empty, geometry=geometry)
+    none = match_photos(few[0], empty, geometry=geometry)
     assert none.pairs.shape == (0, 2)
     for matches in (found, none):
         assert not matches.inliers.any()
@@ -175,10 +175,10 @@ def test_colour_and_16_bit_images_are_read(image_named, tmp_path):
         np.testing.assert_array_equal(read_image(tmp_path / f"{name}.png"), image)
 
 
-def test_inliers_are_drawn_green_over_red():
+def test_inliers_are_drawn_green_and_outliers_red():
     a, b = np.zeros((100, 120), np.uint8), np.full((80, 90), 200, np.uint8)
     left, right = [[20, 30], [60, 70]], [[40, 30], [70, 20]]
-    drawn = draw_matches(a, b, matches_of(left, right, [True, False]))
+    drawn = draw_matches(a, b, make_matches(left, right, [True, False]))
     assert drawn.shape == (100, 120 + 8 + 90, 3)
     assert drawn.dtype == np.uint8
     second = 120 + 8
@@ -190,15 +190,15 @@ def test_inliers_are_drawn_green_over_red():
     assert (drawn[75, second + 5] == 200).all()
     assert (drawn[95, second + 5] == 255).all()
     assert (drawn[50, 123] == 255).all()
-    named = draw_matches(a, b, matches_of(left, right, [True, False]), "two matches")
+    named = draw_matches(a, b, make_matches(left, right, [True, False]), "two matches")
     assert named.shape == (144, 218, 3)
     np.testing.assert_array_equal(named[44:], drawn)
     assert (named[:44] < 100).any()
 
 
-def test_an_empty_set_of_matches_is_drawn():
+def test_photographs_without_matches_are_drawn():
     a = np.zeros((50, 60), np.uint8)
-    drawn = draw_matches(a, a, matches_of(np.empty((0, 2)), np.empty((0, 2)), []))
+    drawn = draw_matches(a, a, make_matches(np.empty((0, 2)), np.empty((0, 2)), []))
     assert drawn.shape == (50, 128, 3)
     assert not is_green(drawn).any()
 
@@ -207,7 +207,7 @@ def test_a_sample_of_many_matches_is_drawn():
     positions = np.column_stack([np.full(1000, 50), 4 * np.arange(1000)])
     inliers = np.arange(1000) % 4 > 0
     a = np.zeros((4000, 100), np.uint8)
-    drawn = draw_matches(a, a, matches_of(positions, positions, inliers))
+    drawn = draw_matches(a, a, make_matches(positions, positions, inliers))
     between = drawn[positions[:, 1], 104]
     n_green, n_red = is_green(between).sum(), is_red(between).sum()
     assert 200 < n_green + n_red <= 400
@@ -216,14 +216,14 @@ def test_a_sample_of_many_matches_is_drawn():
 
 def test_large_photographs_are_drawn_smaller():
     a = np.zeros((900, 1500), np.uint8)
-    drawn = draw_matches(a, a, matches_of([[1500 / 2, 450]], [[30, 60]], [True]))
+    drawn = draw_matches(a, a, make_matches([[1500 / 2, 450]], [[30, 60]], [True]))
     assert drawn.shape == (600, 2008, 3)
     assert is_green(drawn[300, 500])
     assert is_green(drawn[40, 1008 + 20])
 
 
 def test_images_are_written_as_png_or_jpeg(tmp_path):
-    drawn = draw_matches(*[np.zeros((50, 60), np.uint8)] * 2, matches_of([[9, 9]], [[9, 9]], [1]))
+    drawn = draw_matches(*[np.zeros((50, 60), np.uint8)] * 2, make_matches([[9, 9]], [[9, 9]], [1]))
     for name in ("a.png", "b.jpg", "c.jpeg", "D.PNG"):
         write_image(drawn, tmp_path / name)
         again = cv2.imread(str(tmp_path / name))
@@ -287,7 +287,7 @@ def test_compare_adds_sift_and_orb(two_photos, tmp_path, run):
 
 def test_baseline_matches_agree_with_a_plain_loop(two_photos):
     a, b = (read_image(path) for path in two_photos)
-    baseline = match_with("SIFT", a, b, 150, "none", 2.0)
+    baseline = match_by_baseline("SIFT", a, b, 150, "none", 2.0)
     left, right = (cv2.SIFT_create(150).detectAndCompute(i, None)[1] for i in (a, b))
     assert baseline.n_features == (len(left), len(right))
     table = np.linalg.norm(left[:, None] - right[None], axis=2)
@@ -303,7 +303,7 @@ def test_baseline_matches_agree_with_a_plain_loop(two_photos):
 def test_baselines_find_no_matches_without_texture(flat, image_named):
     for name in ("SIFT", "ORB"):
         for a, b in ((flat, image_named()), (image_named(), flat)):
-            baseline = match_with(name, a, b, 0, "fundamental", 2.0)
+            baseline = match_by_baseline(name, a, b, 0, "fundamental", 2.0)
             assert baseline.matches.pairs.shape == (0, 2)
             assert 0 in baseline.n_features
 
@@ -323,11 +323,11 @@ def test_the_command_accepts_a_custom_model(two_photos, tmp_path, run):
     assert "12 features" in output
 
 
-def test_wrong_arguments_are_reported_and_leave_no_file(two_photos, flat, write, tmp_path, run):
+def test_invalid_arguments_are_reported_and_leave_no_file(two_photos, flat, write, tmp_path, run):
     good, jpeg = two_photos
     out = tmp_path / "out.png"
-    cut = tmp_path / "cut.jpg"
-    cut.write_bytes(jpeg.read_bytes()[: jpeg.stat().st_size // 2])
+    truncated = tmp_path / "cut.jpg"
+    truncated.write_bytes(jpeg.read_bytes()[: jpeg.stat().st_size // 2])
     text = tmp_path / "text.jpg"
     text.write_text("not a photograph")
     empty = tmp_path / "empty.jpg"
@@ -335,7 +335,7 @@ def test_wrong_arguments_are_reported_and_leave_no_file(two_photos, flat, write,
     folder = tmp_path / "folder.jpg"
     folder.mkdir()
     files = set(tmp_path.iterdir())
-    for bad in (cut, text, empty, folder):
+    for bad in (truncated, text, empty, folder):
         for both in ((bad, good), (good, bad)):
             output = run(*both, "--out", out, fail=True)
             assert f"{bad} is not a readable image" in output
@@ -348,7 +348,7 @@ def test_wrong_arguments_are_reported_and_leave_no_file(two_photos, flat, write,
     output = run(good, jpeg, "--out", tmp_path / "nowhere" / "out.png", fail=True)
     assert "nowhere does not exist" in output
     assert "is a folder" in run(good, jpeg, "--out", folder, fail=True)
-    assert "1..512" in run(good, jpeg, "--bits", 513, fail=True)
+    assert "from 1 to 512" in run(good, jpeg, "--bits", 513, fail=True)
     assert set(tmp_path.iterdir()) == {*files, plain}
 
 
@@ -358,7 +358,7 @@ def test_a_failed_run_keeps_the_existing_image(two_photos, tmp_path, run):
     assert (tmp_path / "out.png").read_bytes() == b"old"
 
 
-def test_verification_falls_back_where_magsac_fails(monkeypatch, homography):
+def test_verification_falls_back_if_magsac_fails(monkeypatch, homography):
     rng = np.random.default_rng(0)
     left = rng.uniform(20, 300, (80, 2)).astype(np.float32)
     moved = np.column_stack([left, np.ones(80)]) @ homography.T
@@ -369,12 +369,12 @@ def test_verification_falls_back_where_magsac_fails(monkeypatch, homography):
     for name in ("findFundamentalMat", "findHomography"):
         find = getattr(cv2, name)
 
-        def fail_once(a, b, method, *more, find=find, **options):
+        def fail_for_magsac(a, b, method, *more, find=find, **options):
             if method == cv2.USAC_MAGSAC:
                 raise cv2.error("no samples left")
             return find(a, b, method, *more, **options)
 
-        monkeypatch.setattr(cv2, name, fail_once)
+        monkeypatch.setattr(cv2, name, fail_for_magsac)
     for geometry in ("fundamental", "homography"):
         found = verify_matches(left, right, pairs, geometry)
         assert found.inliers[10:].all()

@@ -1,15 +1,38 @@
-"""The errors of kdiffhash's own, all of one base class.
+"""Exceptions of kdiffhash, with a common base class.
 
-An argument that makes no sense is a plain `ValueError`, as everywhere; these are for what a caller
-may want to tell apart.
+Invalid arguments raise a plain `ValueError`. The exceptions here are for conditions that a caller
+may want to handle separately.
 """
 
 from __future__ import annotations
 
 
 class KdiffhashError(Exception):
-    """Base class of all errors that kdiffhash defines."""
+    """Base class of all exceptions that kdiffhash defines.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import kdiffhash
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "model.safetensors")
+    ...     _ = path.write_bytes(b"not a model")
+    ...     try:
+    ...         kdiffhash.load(path)
+    ...     except kdiffhash.KdiffhashError as error:
+    ...         print(type(error).__name__)
+    ModelFileError
+    """
 
 
 class NotSupportedError(KdiffhashError, ValueError):
-    """A place for codes cannot do what was asked of it."""
+    """Raised when a store of codes does not support an operation.
+
+    Examples
+    --------
+    >>> from kdiffhash import KdiffhashError
+    >>> from kdiffhash._util.errors import NotSupportedError
+    >>> issubclass(NotSupportedError, KdiffhashError), issubclass(NotSupportedError, ValueError)
+    (True, True)
+    """

@@ -1,4 +1,4 @@
-"""Optional packages: imported where they are used, and named when they are missing."""
+"""Import of optional dependencies, with an error that says how to install a missing one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from typing import Any
 
 
 def need(module: str, extra: str) -> Any:
-    """Import an optional module, or say how to install it."""
+    """Import a module of an optional dependency.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module.
+    extra : str
+        The extra of kdiffhash that installs it.
+
+    Returns
+    -------
+    module : module
+
+    Raises
+    ------
+    ImportError
+        If it is missing, with the pip command that installs it.
+    """
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files: arrays read without trust; writing that leaves the old file, or the whole new one."""
+"""Safe reading of .npy files, temporary arrays, and atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_IN_MEMORY = 2**30  # bytes of an array above which it lies in a temporary file
+_IN_MEMORY = 2**30  # bytes; larger temporary arrays are stored in a file
 
 
 def open_npy(path: Path) -> Any:
-    """Memory-map an .npy file; nothing in it is run."""
+    """Memory-map an .npy file, without unpickling anything."""
     import numpy as np
 
     try:
@@ -25,27 +25,26 @@ def open_npy(path: Path) -> Any:
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a readable .npy file: {error}") from error
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} is an .npz file; a single array (.npy) is wanted here")
+        raise ValueError(f"{path} is an .npz file; give a single array (.npy)")
     return array
 
 
 def scratch_array(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An empty array in memory, or in an unnamed temporary file if it is above 1 GB."""
+    """Return an uninitialised array, in an unnamed temporary file if it is larger than 1 GB."""
     import numpy as np
 
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= _IN_MEMORY:
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile() as file:
-        if hasattr(
-            os, "posix_fallocate"
-        ):  # a full disk is an error here, not a crash at some access
+        if hasattr(os, "posix_fallocate"):
+            # A full disk is an error here instead of a crash at a later access.
             os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def cache_folder() -> Path:
-    """The folder that KDIFFHASH_CACHE names, or the user's cache folder of this system."""
+    """Return the folder named by KDIFFHASH_CACHE, or else the user's cache folder."""
     chosen = os.environ.get("KDIFFHASH_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -55,7 +54,7 @@ def cache_folder() -> Path:
 
 
 def json_ready(value: Any) -> Any:
-    """A value as JSON has it: infinity as text, arrays as lists."""
+    """Convert a value for JSON: arrays to lists, infinity and NaN to strings."""
     import numpy as np
 
     if isinstance(value, dict):
@@ -73,10 +72,14 @@ def json_ready(value: Any) -> Any:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`, which is synced and takes its place if all goes well."""
-    target = Path(path).resolve()  # a link stays a link
+    """Yield a temporary path in the same folder, and rename it to `path` at the end.
+
+    The file is synced before it is renamed. After an exception the temporary file is deleted and
+    `path` is unchanged.
+    """
+    target = Path(path).resolve()  # a symbolic link stays one
     if target.exists() and not target.is_file():
-        raise ValueError(f"{os.fspath(path)} is not a regular file, so it is not replaced")
+        raise ValueError(f"{os.fspath(path)} is not a regular file; give another path")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         yield temporary
@@ -91,7 +94,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the system lets folders be synced."""
+    """Make a rename durable, on systems on which folders can be synced."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

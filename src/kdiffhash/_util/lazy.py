@@ -1,7 +1,7 @@
-"""Public names of a package that are imported on first use.
+"""Lazy import of the public names of a package, on first use.
 
-`import kdiffhash` must not load scikit-learn, and reading a model file's header must not load the
-estimators. A package lists its public names once, by the module that defines them.
+`import kdiffhash` must not load scikit-learn, and reading the header of a model file must not load
+the estimators. A package lists its public names once, by the module that defines them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ def lazy_names(
     package : str
         The package's ``__name__``.
     modules : mapping of str to sequence of str
-        Public names by the module, relative to the package, that defines them.
+        The public names that each module, relative to the package, defines.
+
+    Returns
+    -------
+    names : list of str
+        ``__all__``.
+    get : function
+        ``__getattr__``.
+    dir : function
+        ``__dir__``.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

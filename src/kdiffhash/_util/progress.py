@@ -1,4 +1,4 @@
-"""Progress of long work: drawn on a terminal where it is asked for, nothing in a pipe."""
+"""Progress bars on standard error, shown only on request and only on a terminal."""
 
 from __future__ import annotations
 
@@ -10,50 +10,64 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_wanted = False  # whether progress is shown without `verbose`
-_drawn = False  # whether a bar is on the terminal
+_enabled = False  # whether bars are shown without `verbose`
+_is_drawing = False  # whether a bar is on the terminal
 
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show the progress of everything that runs inside, as the command line does."""
-    global _wanted
-    before, _wanted = _wanted, True
+    """Show all progress bars inside this context, as the command line does."""
+    global _enabled
+    before, _enabled = _enabled, True
     try:
         yield
     finally:
-        _wanted = before
+        _enabled = before
 
 
 @contextmanager
 def progress(
-    total: int | None, what: str, verbose: bool = False
+    total: int | None, description: str, verbose: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; call the result with the number of steps done.
+    """Show a progress bar on standard error.
 
-    It is drawn if `verbose`, or inside of `shown`; inside of another bar it is not.
+    It is shown if `verbose` is True or inside `shown`, but not inside another bar.
+
+    Parameters
+    ----------
+    total : int or None
+        Number of steps; None if it is unknown.
+    description : str
+        Text in front of the bar.
+    verbose : bool, default=False
+        Show the bar outside `shown` too.
+
+    Yields
+    ------
+    advance : function
+        Call it with the number of steps completed since the last call.
     """
-    global _drawn
-    if _drawn or not is_shown(verbose):
-        yield lambda done: None  # noqa: ARG005
+    global _is_drawing
+    if _is_drawing or not is_shown(verbose):
+        yield lambda n_steps: None  # noqa: ARG005
         return
     with _make_bar() as bar:
-        task = bar.add_task(what, total=total)
-        _drawn = True
+        task = bar.add_task(description, total=total)
+        _is_drawing = True
         try:
-            yield lambda done: bar.advance(task, done)
+            yield lambda n_steps: bar.advance(task, n_steps)
         finally:
-            _drawn = False
+            _is_drawing = False
 
 
-def waiting(what: str, verbose: bool = False) -> AbstractContextManager[object]:
-    """A spinner on standard error while something of unknown length runs."""
-    return progress(None, what, verbose)
+def waiting(description: str, verbose: bool = False) -> AbstractContextManager[object]:
+    """Show a spinner on standard error during work of unknown length."""
+    return progress(None, description, verbose)
 
 
 def is_shown(verbose: bool = False) -> bool:
-    """Whether progress would be seen."""
-    return (verbose or _wanted) and sys.stderr.isatty()
+    """Return whether a progress bar would be shown now."""
+    return (verbose or _enabled) and sys.stderr.isatty()
 
 
 def _make_bar() -> Progress:

@@ -1,8 +1,9 @@
-"""Threads whose number never changes a result.
+"""Multithreading whose results do not depend on the number of threads.
 
-BLAS rounds differently for other thread counts and matrix heights. So rows are multiplied with
-`product.multiply`, sums over pairs are made by one BLAS thread on tiles of pairs and taken in an
-order that depends on the data alone, and threads work on different tiles.
+The rounding of BLAS depends on its number of threads and on the height of matrices. Rows are
+therefore multiplied with `product.multiply`, and sums over pairs are computed by one BLAS thread
+per tile of pairs and added in an order that depends only on the data. Different threads work on
+different tiles.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ Tile = tuple[int, int]
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Threads to use: all that this process may use for None, counted from the top below zero."""
+    """Return the number of threads for `n_jobs`.
+
+    None and -1 mean all cores available to this process, -2 all but one, and so on.
+    """
     if n_jobs is not None and not isinstance(n_jobs, int | np.integer):
-        raise ValueError(f"n_jobs must be a whole number or None, got {n_jobs!r}")
+        raise ValueError(f"n_jobs must be an integer or None, got {n_jobs!r}")
     if n_jobs is None or n_jobs < 0:
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux: what a container leaves us
-        everything = len(affinity(0)) if affinity else os.cpu_count() or 1
-        return everything if n_jobs is None else max(1, everything + 1 + n_jobs)
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux: respects limits of containers
+        n_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        return n_cores if n_jobs is None else max(1, n_cores + 1 + n_jobs)
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; use None for all cores")
     return n_jobs
@@ -39,8 +43,8 @@ _blas_users = 0
 _blas_limit: Any = None
 
 
-def _forget_other_threads() -> None:
-    """In a forked child: the threads that held the limit are not there to lift it."""
+def _reset_limit_after_fork() -> None:
+    """Lift the limit in a forked child, where the threads that held it do not exist."""
     global _blas_lock, _blas_users
     _blas_lock = threading.Lock()
     if _blas_users:
@@ -51,12 +55,12 @@ def _forget_other_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_other_threads)
+    os.register_at_fork(after_in_child=_reset_limit_after_fork)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS at one thread; nested and concurrent uses share one limit."""
+    """Limit BLAS to one thread; nested and concurrent uses share the limit."""
     global _blas_users, _blas_limit
     with _blas_lock:
         if _blas_users == 0:
@@ -76,18 +80,18 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _controller() -> Any:
-    """The loaded numeric libraries; finding them takes milliseconds, so it is done once."""
-    import scipy.linalg  # noqa: F401  (its BLAS is another one than NumPy's)
+    """Return the controller of the loaded libraries; finding them takes milliseconds."""
+    import scipy.linalg  # noqa: F401  (has its own BLAS, separate from NumPy's)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def _take_control() -> None:
-    """Make a change of the limit effective, or leave it to others afterwards.
+    """Let this thread change the limit of OpenBLAS, or release it for other threads.
 
-    From version 3.8 on, threadpoolctl ignores all threads but the first that set a limit for
-    OpenBLAS, even if the one that lifts it is another; here a lock keeps them apart.
+    From version 3.8 on, threadpoolctl lets only the first thread that set a limit for OpenBLAS
+    change it, but here another thread may lift the limit; `_blas_lock` serialises the changes.
     """
     import threadpoolctl
 
@@ -103,27 +107,27 @@ _pool_lock = threading.Lock()
 _this_thread = threading.local()
 
 
-def _forget_pool() -> None:
-    """In a forked child: the threads of the pool are not there."""
+def _drop_pool_after_fork() -> None:
+    """Drop the pool in a forked child, where its threads do not exist."""
     global _pool, _pool_lock
     _pool, _pool_lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_drop_pool_after_fork)
 
 
-def _mark_thread(is_one_of_several: bool) -> None:
-    _this_thread.is_one_of_several = is_one_of_several
+def _mark_thread(is_worker: bool) -> None:
+    _this_thread.is_worker = is_worker
 
 
 def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
-    """Call tasks, each on a thread of its own, from one pool that is kept.
+    """Run tasks concurrently, one thread per task, on a shared pool.
 
-    BLAS is left as it is. Tasks of a task are called one after the other.
+    The number of BLAS threads is not changed. Inside a task, tasks run one after another.
     """
     global _pool, _pool_size
-    if len(tasks) == 1 or getattr(_this_thread, "is_one_of_several", False):
+    if len(tasks) == 1 or getattr(_this_thread, "is_worker", False):
         for task in tasks:
             task()
         return
@@ -136,7 +140,7 @@ def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
         _mark_thread(True)
         tasks[0]()
         for task, future in zip(tasks[1:], futures):
-            if future.cancel():  # all threads of the pool are busy with other callers' tasks
+            if future.cancel():  # not started: the pool is busy with tasks of other callers
                 task()
     finally:
         _mark_thread(False)
@@ -154,21 +158,33 @@ def run_tiles(
     stop: threading.Event | None = None,
     blas: bool = True,
 ) -> None:
-    """Call a worker for each tile of rows; every thread makes its own worker, with its buffers.
+    """Call a worker for each tile of rows.
 
-    An error or Ctrl-C on one thread sets `stop`, so that the others take no further tile. BLAS is
-    held at one thread, unless the caller says that workers do not use it.
+    Parameters
+    ----------
+    make_worker : function
+        Called once per thread; returns a function of the first row and the end of a tile.
+    n_rows : int
+        Number of rows.
+    tile : int
+        Number of rows per tile.
+    n_jobs : int or None
+        Number of threads; None uses all cores.
+    stop : threading.Event or None, default=None
+        Set after an exception or Ctrl-C on one thread, so that the others take no further tile.
+    blas : bool, default=True
+        Limit BLAS to one thread. False saves this if workers do not use BLAS.
     """
     n_tiles = -(-n_rows // tile)
     n_workers = max(1, min(n_threads(n_jobs), n_tiles))
-    turn, lock, stop = iter(range(n_tiles)), threading.Lock(), stop or threading.Event()
+    remaining, lock, stop = iter(range(n_tiles)), threading.Lock(), stop or threading.Event()
 
     def work() -> None:
         try:
             worker = make_worker()
             while not stop.is_set():
                 with lock:
-                    index = next(turn, None)
+                    index = next(remaining, None)
                 if index is None:
                     return
                 worker(index * tile, min((index + 1) * tile, n_rows))
@@ -186,7 +202,7 @@ def run(
     stop: threading.Event | None = None,
     blas: bool = True,
 ) -> None:
-    """Call every task, on at most `n_jobs` threads at a time; see `run_tiles`."""
+    """Run all tasks on at most `n_jobs` threads; see `run_tiles` for the parameters."""
     run_tiles(lambda: lambda i, _: tasks[i](), len(tasks), 1, n_jobs, stop, blas)
 
 
@@ -197,30 +213,47 @@ def sum_tiles(
     shape: tuple[int, ...],
     n_jobs: int | None,
 ) -> NDArray[np.float64]:
-    """Sum of ``term(start, stop)`` over tiles of rows, the same for any number of threads.
+    """Sum ``term(start, stop)`` over tiles of rows, with the same result on any number of threads.
 
-    Each lane makes a term function of its own, which may use its buffers again from tile to tile.
-    Tile number t is added to lane t modulo the number of lanes, which follows from the shape alone
-    and keeps all lanes together within 128 MB; the lanes are added up at the end, in order.
+    Tile number t is added to partial sum t modulo the number of partial sums. That number depends
+    only on the shape and keeps all of them within 128 MB (there are at least two). They are added
+    in order at the end.
+
+    Parameters
+    ----------
+    make_term : function
+        Called once per partial sum; returns the function ``term``, which may reuse its buffers.
+    n_rows : int
+        Number of rows.
+    tile : int
+        Number of rows per tile.
+    shape : tuple of int
+        Shape of a term.
+    n_jobs : int or None
+        Number of threads; None uses all cores.
+
+    Returns
+    -------
+    total : float64 array of shape `shape`
     """
     n_tiles = -(-n_rows // tile)
-    n_lanes = max(2, min(16, 2**27 // max(8 * int(np.prod(shape)), 1)))
-    lanes: list[NDArray[np.float64]] = []
+    n_sums = max(2, min(16, 2**27 // max(8 * int(np.prod(shape)), 1)))
+    sums: list[NDArray[np.float64]] = []
     stop = threading.Event()
 
-    def fill(lane: int, total: NDArray[np.float64]) -> None:
+    def add_up(first_tile: int, out: NDArray[np.float64]) -> None:
         term = make_term()
-        for index in range(lane, n_tiles, n_lanes):
+        for index in range(first_tile, n_tiles, n_sums):
             if stop.is_set():
                 return
-            total += term(index * tile, min((index + 1) * tile, n_rows))
+            out += term(index * tile, min((index + 1) * tile, n_rows))
 
     tasks = []
-    for lane in range(min(n_lanes, n_tiles)):
-        lanes.append(np.zeros(shape))
-        tasks.append(partial(fill, lane, lanes[lane]))
+    for first_tile in range(min(n_sums, n_tiles)):
+        sums.append(np.zeros(shape))
+        tasks.append(partial(add_up, first_tile, sums[first_tile]))
     run(tasks, n_jobs, stop)
     total = np.zeros(shape)
-    for lane_total in lanes:
-        total += lane_total
+    for partial_sum in sums:
+        total += partial_sum
     return total

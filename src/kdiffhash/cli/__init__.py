@@ -1,4 +1,7 @@
-"""The command line. Heavy imports are inside the commands, so that --help stays quick."""
+"""The command line.
+
+Commands import what they need inside their functions, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ app.add_typer(data.app, name="data")
 app.command("study")(study)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from .. import __version__
 
         print(f"kdiffhash {__version__}")
@@ -50,24 +53,28 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _top(
     version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
     ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line; what goes wrong is said in a sentence, without a traceback."""
+    """Run the command line; an error is printed as one sentence, without a traceback."""
     try:
         app(repeat_options(sys.argv[1:]))
     except (ValueError, OSError, MemoryError, ImportError) as error:
         if os.environ.get("KDIFFHASH_TRACEBACK"):
             raise
-        print(f"error: {_sentence(error)}", file=sys.stderr)
+        print(f"error: {_error_message(error)}", file=sys.stderr)
         sys.exit(1)
 
 
-def _sentence(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         name = error.filename or error.filename2
         return f"{error.strerror}: {name}" if name else error.strerror

@@ -1,4 +1,4 @@
-"""`--cluster`: the same commands on a Dask cluster."""
+"""The option `--cluster`, which runs a command on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="ADDRESS|local",
-        help="Work on a Dask cluster: the address of its scheduler, or local for a worker a core.",
+        help="Run on a Dask cluster: address of its scheduler, or local for one worker per core.",
     ),
 ]
 
 
 @contextmanager
 def on_cluster(cluster: str) -> Iterator[Any]:
-    """A client of the cluster; the address of its dashboard goes to standard error."""
+    """Connect to the cluster and print the address of its dashboard on standard error."""
     from ..engines.dask import connect
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors come as exceptions
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors arrive as exceptions
     with connect(cluster) as client:
-        with suppress(KeyError):  # the scheduler has none
+        with suppress(KeyError):  # the scheduler has no dashboard
             print(f"dashboard: {client.dashboard_link}", file=sys.stderr)
         yield client

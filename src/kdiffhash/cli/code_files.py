@@ -1,4 +1,4 @@
-"""Codes from files, and what was found for them to files or to the terminal."""
+"""Read codes from files, and write search results to a file or the terminal."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from typing import Any
 
 
 def code_width(path: Path) -> int:
-    """Bytes of the codes in a file or folder."""
+    """Return the number of bytes per code in a file or folder."""
     from ..shards import open_shards
 
     return open_shards(path).shape[1]
 
 
 def code_count(path: Path) -> int:
-    """Number of codes in a file or folder."""
+    """Return the number of codes in a file or folder."""
     from ..shards import open_shards
 
     return len(open_shards(path))
 
 
-def code_blocks(path: Path, block: int, what: str) -> Iterator[Any]:
-    """Codes from a file or folder, block by block, with a progress bar."""
+def code_chunks(path: Path, n_codes: int, title: str) -> Iterator[Any]:
+    """Yield the codes in a file or folder, `n_codes` at a time, with a progress bar."""
     from .._util.progress import progress
     from ..shards import open_shards
 
     codes = open_shards(path)
-    with progress(len(codes), what) as advance:
-        for some in codes.blocks(block):
-            yield some
-            advance(len(some))
+    with progress(len(codes), title) as advance:
+        for chunk in codes.chunks(n_codes):
+            yield chunk
+            advance(len(chunk))
 
 
 def bits_and_model(paths: list[Path], model: Path | None, bits: int | None) -> tuple[int, Any]:
-    """Length and model of codes, from the model's file or as their folders tell; None if neither.
+    """Return the length of the codes, and their model or its fingerprint (None if unknown).
 
-    A model that makes longer codes is shortened. Codes of different models are refused.
+    Both come from `model` and `bits` if given, otherwise from the records in the folders of codes.
+    A model that produces longer codes is truncated. Codes of different models are refused.
     """
     from ..codes import n_bytes
     from ..search.checks import check_model
     from ..shards.code_folder import read_record
 
     made_by: Any = None
-    if model is not None:  # without one, scikit-learn is not needed
+    if model is not None:  # loading a model imports scikit-learn
         from .. import BaseHasher
 
         made_by = BaseHasher.load(model)
@@ -61,23 +62,23 @@ def bits_and_model(paths: list[Path], model: Path | None, bits: int | None) -> t
 
 
 def refuse_other_model(store: Any, where: Any, paths: list[Path], model: Path | None) -> None:
-    """Refuse codes, or queries, that are known to be of another model than those of a store."""
+    """Raise if codes or queries are known to come from another model than those in a store."""
     from ..search.checks import check_model
 
     check_model(store.model, bits_and_model(paths, model, store.n_bits)[1], where)
 
 
-def check_out(out: Path | None, kinds: tuple[str, ...] = (".npz", ".npy")) -> None:
-    """Refuse a file that could not be written at the end."""
+def check_out(out: Path | None, suffixes: tuple[str, ...] = (".npz", ".npy")) -> None:
+    """Raise before the work starts if the results could not be written to `out`."""
     from .model_commands import check_writable
 
     if out is not None:
-        if out.suffix not in kinds:
-            raise ValueError(f"--out must end in {' or '.join(kinds)}: {out}")
+        if out.suffix not in suffixes:
+            raise ValueError(f"--out must end in {' or '.join(suffixes)}, got {out}")
         check_writable(out)
 
 
-def tell(
+def output_results(
     summary: dict[str, Any],
     arrays: dict[str, Any],
     row: Callable[[int], dict[str, Any]],
@@ -85,7 +86,7 @@ def tell(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Write what was found (.npz; the first array alone as .npy), or print it row by row."""
+    """Write results to `out` (.npz, or .npy for the first array alone), or print them by row."""
     import numpy as np
 
     from .._util.files import replacing
@@ -94,10 +95,10 @@ def tell(
     if out is None:
         shown = n_rows if as_json else min(n_rows, 20)
         if shown < n_rows:
-            summary = {**summary, "shown": f"the first {shown}; --out FILE.npz writes all"}
+            summary = {**summary, "shown": f"the first {shown} rows; --out FILE.npz writes all"}
         rows = [row(i) for i in range(shown)]
         if not as_json:
-            rows = [{name: _listed(value) for name, value in row.items()} for row in rows]
+            rows = [{name: _join_list(value) for name, value in row.items()} for row in rows]
         show({**summary, "rows": rows}, as_json)
         return
     with replacing(out) as temporary, temporary.open("wb") as file:
@@ -108,32 +109,32 @@ def tell(
     show({**summary, "written": str(out)}, as_json)
 
 
-def tell_nearest(
+def output_neighbours(
     summary: dict[str, Any],
-    found: list[tuple[Any, Any]],
+    batches: list[tuple[Any, Any]],
     queries: Path,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Write or print distances and ids that were found block by block."""
+    """Write or print the distances and ids of a search, given one pair of arrays per batch."""
     import numpy as np
 
-    if not found:
-        raise ValueError(f"{queries} holds no codes")
+    if not batches:
+        raise ValueError(f"{queries} contains no codes to search for")
     arrays = {
-        "ids": np.concatenate([ids for _, ids in found]),
-        "distances": np.concatenate([distances for distances, _ in found]),
+        "ids": np.concatenate([ids for _, ids in batches]),
+        "distances": np.concatenate([distances for distances, _ in batches]),
     }
 
     def row(q: int) -> dict[str, Any]:
         return {"query": q, **{name: array[q].tolist() for name, array in arrays.items()}}
 
     n = len(arrays["ids"])
-    tell({**summary, "queries": n}, arrays, row, n, out, as_json)
+    output_results({**summary, "queries": n}, arrays, row, n, out, as_json)
 
 
-def _listed(value: Any) -> Any:
-    """Lists as a person reads them."""
+def _join_list(value: Any) -> Any:
+    """Return a list as text separated by commas, and any other value unchanged."""
     if not isinstance(value, list):
         return value
     return ", ".join(f"{item:.4g}" if isinstance(item, float) else str(item) for item in value)

@@ -1,4 +1,4 @@
-"""`kdiffhash data`: get, make and look at scenes."""
+"""`kdiffhash data`: download, build and inspect scenes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,42 @@ from .options import Jobs, Json, Seed
 from .output import show
 
 app = typer.Typer(
-    help="Scenes to learn from: the published ones, or from your own photographs.",
+    help="Download the published scenes, or build one from your own photographs.",
     no_args_is_help=True,
 )
 
-SceneArgument = Annotated[Path, typer.Argument(help="A scene: folder or name.", metavar="SCENE")]
+SceneArgument = Annotated[Path, typer.Argument(help="Folder or name of a scene.", metavar="SCENE")]
 
 
 @app.command()
 def fetch(
     name: Annotated[
         str,
-        typer.Argument(help="trevi, notredame-2007, halfdome, liberty, notredame or yosemite."),
+        typer.Argument(
+            help="trevi, notredame-2007, halfdome, liberty, notredame or yosemite. "
+            "With --from or --url, any name.",
+            metavar="NAME",
+        ),
     ],
     archive: Annotated[
-        Path | None, typer.Option("--from", help="A copy of the archive (.zip) you have already.")
+        Path | None,
+        typer.Option(
+            "--from", help="Unpack this copy of the archive (.zip) instead of downloading it."
+        ),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Another place to download from.")] = None,
-    md5: Annotated[str | None, typer.Option(help="Its MD5 sum, if you know it.")] = None,
+    url: Annotated[str | None, typer.Option(help="Download from this address instead.")] = None,
+    md5: Annotated[str | None, typer.Option(help="Expected MD5 checksum of the archive.")] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Cache folder; else KDIFFHASH_CACHE, or the user's.")
+        Path | None,
+        typer.Option(help="Cache folder. By default KDIFFHASH_CACHE, or the user's cache folder."),
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Get a published scene and compute its SIFT descriptors; goes on after a break."""
+    """Download a published scene and compute its SIFT descriptors.
+
+    If the download is interrupted, run the command again to resume it.
+    """
     from ..datasets import fetch_scene
 
     scene = fetch_scene(name, archive=archive, url=url, md5=md5, cache=cache, n_jobs=jobs)
@@ -44,26 +55,29 @@ def fetch(
 
 @app.command()
 def build(
-    photos: Annotated[Path, typer.Argument(help="Folder of photographs of the same objects.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the scene.")],
+    photos: Annotated[
+        Path, typer.Argument(help="Folder of photographs of the same objects.", metavar="PHOTOS")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write the scene to.")],
     model: Annotated[
-        Path | None, typer.Option(help="An existing COLMAP model (folder), with --database.")
+        Path | None,
+        typer.Option(help="Folder of an existing COLMAP model. Requires --database."),
     ] = None,
-    database: Annotated[Path | None, typer.Option(help="The model's database.")] = None,
+    database: Annotated[Path | None, typer.Option(help="COLMAP database of that model.")] = None,
     min_photos: Annotated[
-        int, typer.Option(min=2, help="Leave out points seen in fewer photographs.")
+        int, typer.Option(min=2, help="Drop points seen in fewer photographs.")
     ] = 3,
     max_error: Annotated[
-        float, typer.Option(help="Leave out points with a larger reprojection error (pixels).")
+        float, typer.Option(help="Drop points with a larger mean reprojection error, in pixels.")
     ] = 2.0,
     sheets: Annotated[
-        Literal["bmp", "png", "jpg"], typer.Option(help="Kind of the sheets.")
+        Literal["bmp", "png", "jpg"], typer.Option(help="File format of the sheets of patches.")
     ] = "bmp",
     seed: Seed = 0,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Make a scene from your own photographs by structure from motion (COLMAP)."""
+    """Build a scene from your own photographs by structure from motion (COLMAP)."""
     from ..datasets import build_scene
 
     scene = build_scene(
@@ -83,11 +97,11 @@ def build(
 @app.command()
 def describe(
     scene: SceneArgument,
-    kind: Annotated[Literal["sift", "hog"], typer.Option(help="Which.")] = "sift",
+    kind: Annotated[Literal["sift", "hog"], typer.Option(help="Descriptor to compute.")] = "sift",
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Compute a descriptor of each patch and keep it in the scene's folder."""
+    """Compute a descriptor of each patch and store the result in the scene's folder."""
     from ..datasets import describe_scene
 
     show(_describe(describe_scene(scene, kind, n_jobs=jobs)), as_json)
@@ -95,7 +109,7 @@ def describe(
 
 @app.command()
 def info(scene: SceneArgument, as_json: Json = False) -> None:
-    """Tell what a scene holds."""
+    """Summarise the contents of a scene."""
     from ..datasets import load_scene
 
     show(_describe(load_scene(scene)), as_json)
@@ -107,7 +121,7 @@ def _describe(scene: Any) -> dict[str, Any]:
     from ..datasets.scene import MADE_BY, read_meta
     from ..datasets.sheets import find_sheets
 
-    descriptors = sorted(path.stem for path in scene.path.glob("*.npy") if path.is_file())
+    descriptors = sorted(path.stem for path in scene.path.glob("*.npy") if path.stem != "confident")
     result = {
         "scene": str(scene.path),
         "patches": len(scene),

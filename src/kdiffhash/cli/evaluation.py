@@ -1,4 +1,4 @@
-"""What `kdiffhash eval` computes."""
+"""The measurements of `kdiffhash eval`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def evaluate_model(
     n_resamples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Rates of the codes, of their prefixes and of the Euclidean distance of the rows.
+    """Measure the error rates of codes, of their prefixes and of Euclidean distance on the rows.
 
-    Positives are those of a scene's test list, unless pairs are to be drawn.
+    The positive pairs of a scene are those of its test list, unless `drawn` is set.
     """
     if data.scene is None or drawn:
         pairs, similar = pairs_of(data, n_positives, n_negatives, False, seed)
@@ -42,11 +42,13 @@ def evaluate_model(
     rows = np.asarray(data.rows[used])
     codes = hasher.transform(rows)
     if bits and max(bits) > hasher.n_bits_:
-        raise ValueError(f"--bits {max(bits)}: the model has {hasher.n_bits_} bits")
+        raise ValueError(
+            f"--bits {max(bits)} is longer than the codes: the model has {hasher.n_bits_} bits"
+        )
     distances: dict[tuple[str, int], NDArray[Any]] = {}
     for n_bits in sorted({*bits, hasher.n_bits_}):
-        short = truncate(codes, n_bits)
-        distances[type(hasher).__name__, n_bits] = hamming(short[left], short[right])
+        prefixes = truncate(codes, n_bits)
+        distances[type(hasher).__name__, n_bits] = hamming(prefixes[left], prefixes[right])
     kinds: list[Preprocess] = [None] if hasher.preprocess is None else [None, hasher.preprocess]
     for kind in kinds:
         name = "Euclidean" if kind is None else f"Euclidean, {kind}"
@@ -55,14 +57,14 @@ def evaluate_model(
 
     objects = None if data.labels is None else np.asarray(data.labels)[pairs]
     if objects is not None and np.any(objects[similar, 0] != objects[similar, 1]):
-        objects = None  # pairs of the input's own, which labels do not explain
+        objects = None  # explicit pairs that contradict the labels
     table = []
     for (name, n_bits), values in distances.items():
         row: dict[str, Any] = {"method": name, "n_bits": n_bits}
         for rate_name, rate in _RATES.items():
-            at = rate_name.removeprefix("fnr_at_")
-            if at != rate_name and float(at) * (~similar).sum() < 3:
-                row[rate_name] = None  # too few negatives to tell
+            fpr = rate_name.removeprefix("fnr_at_")
+            if fpr != rate_name and float(fpr) * (~similar).sum() < 3:
+                row[rate_name] = None  # too few negative pairs to measure it
             elif n_resamples and objects is not None and rate_name in ("fnr_at_1e-3", "fpr95"):
                 interval = bootstrap(
                     rate, values, similar, objects, n_resamples=n_resamples, random_state=seed
@@ -76,14 +78,14 @@ def evaluate_model(
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:
-    """The result with rates in percent and intervals beside their values, for people."""
+    """Return the result with rates in percent, followed by their confidence intervals."""
 
     def percent(row: dict[str, Any], name: str) -> str:
         if row[name] is None:
             return "-"
-        low_high = row.get(f"{name}_interval")
-        extent = f" ({low_high[0]:.1%} to {low_high[1]:.1%})".replace("%", "") if low_high else ""
-        return f"{100 * row[name]:.1f}{extent}"
+        interval = row.get(f"{name}_interval")
+        suffix = f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})" if interval else ""
+        return f"{100 * row[name]:.1f}{suffix}"
 
     rows = [
         {

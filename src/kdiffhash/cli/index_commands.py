@@ -1,4 +1,4 @@
-"""`kdiffhash index`: keep codes in a file and search them."""
+"""`kdiffhash index`: store codes in a file and search them."""
 
 from __future__ import annotations
 
@@ -14,51 +14,66 @@ from .cluster_option import Cluster, on_cluster
 from .code_files import (
     bits_and_model,
     check_out,
-    code_blocks,
+    code_chunks,
     code_count,
     code_width,
+    output_neighbours,
+    output_results,
     refuse_other_model,
-    tell,
-    tell_nearest,
 )
 from .options import Jobs, Json, ModelOfCodes
 
 app = typer.Typer(
-    help="Keep codes in an index file and search them exactly by Hamming distance.",
+    help="Store codes in an index file and search them by Hamming distance (exact).",
     no_args_is_help=True,
 )
 
-_BATCH = 2**20  # codes that are added at a time
-_QUERIES = 2**14  # queries that are searched at a time
+_BATCH = 2**20  # codes added at a time
+_QUERIES = 2**14  # queries searched at a time
 
 IndexArgument = Annotated[Path, typer.Argument(help="Index file.", metavar="INDEX")]
 CodesArgument = Annotated[
     list[Path],
-    typer.Argument(help="Codes: files of uint8 rows, or folders of them.", metavar="CODES..."),
+    typer.Argument(help="Codes: files of uint8 rows, or folders of such files.", metavar="CODES"),
 ]
 QueriesArgument = Annotated[
-    Path, typer.Argument(help="Codes to search for: a file of uint8 rows, or a folder.")
+    Path,
+    typer.Argument(
+        help="Codes to search for: a file of uint8 rows, or a folder of such files.",
+        metavar="QUERIES",
+    ),
 ]
 IdsOption = Annotated[
     list[Path] | None,
-    typer.Option("--ids", help=".npy with an id for each code; one for each file of codes."),
+    typer.Option(
+        "--ids",
+        help="A .npy file with the ids of the codes; repeat for each file of codes.",
+    ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write what is found.")]
-Radius = Annotated[int, typer.Option("--radius", "-r", min=0, help="Greatest distance.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="File for the results, instead of the terminal.")
+]
+Radius = Annotated[
+    int, typer.Option("--radius", "-r", min=0, help="Largest Hamming distance of a result.")
+]
 
 
 @app.command()
 def build(
     codes: CodesArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The index file to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Index file to create.")],
     bits: Annotated[
-        int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
+        int | None,
+        typer.Option("--bits", min=1, help="Length of the codes, if not a multiple of 8."),
     ] = None,
     ids: IdsOption = None,
     model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
-    """Make an index file from codes; it appears when all of them are in it."""
+    """Create an index file from codes.
+
+    The file appears under its name once all codes are in it.
+    """
     from .. import HammingIndex
     from .._util.files import replacing
     from ..search.index_file import changing, lock_path
@@ -67,7 +82,9 @@ def build(
 
     check_writable(out)
     if out.exists():
-        raise ValueError(f"{out} is there already; use `kdiffhash index add`, or remove it first")
+        raise ValueError(
+            f"{out} already exists; add to it with `kdiffhash index add`, or remove it first"
+        )
     start = time.perf_counter()
     n_bits, made_by = bits_and_model(codes, model, bits)
     with changing(out), replacing(out) as temporary:
@@ -89,7 +106,10 @@ def add(
     model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
-    """Add codes to an index, in batches that are there for good or not at all."""
+    """Add codes to an index file.
+
+    Codes are added in batches. Each batch is stored completely or not at all.
+    """
     from .. import HammingIndex
     from .output import show
 
@@ -103,53 +123,60 @@ def add(
 def search(
     path: IndexArgument,
     queries: QueriesArgument,
-    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 10,
     out: Out = None,
     allowed: Annotated[
-        Path | None, typer.Option(help=".npy with the ids among which to search.")
+        Path | None, typer.Option(help="A .npy file of ids; search only among these codes.")
     ] = None,
     rerank_projections: Annotated[
-        Path | None, typer.Option(help=".npy with the queries' real projections, to re-rank by.")
+        Path | None,
+        typer.Option(help="A .npy file with the real projections of the queries; re-rank by them."),
     ] = None,
-    rerank_factor: Annotated[int, typer.Option(min=1, help="Re-rank so many times k.")] = 10,
+    rerank_factor: Annotated[
+        int, typer.Option(min=1, help="Number of codes to re-rank, as a multiple of k.")
+    ] = 10,
     model: ModelOfCodes = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal.
+    """Find the nearest codes of each query.
 
-    On a cluster, INDEX may also be codes: a file or a folder.
+    The results are arrays ids and distances (.npz). With --cluster, INDEX may also be a file or
+    folder of codes.
     """
     from .._util.files import open_npy
 
     check_out(out)
     if cluster is not None and (allowed is not None or rerank_projections is not None):
-        raise ValueError("--allowed and --rerank-projections do not go with --cluster")
+        raise ValueError("--allowed and --rerank-projections cannot be used with --cluster")
     options: dict[str, Any] = {} if cluster is not None else {"n_jobs": jobs}
     if allowed is not None:
         options["allowed"] = open_npy(allowed)
     projections = None if rerank_projections is None else open_npy(rerank_projections)
     if projections is not None and len(projections) != (n := code_count(queries)):
-        raise ValueError(f"{rerank_projections} must have one row for each of {n} queries")
-    found: list[tuple[Any, Any]] = []
+        raise ValueError(
+            f"{rerank_projections} has {len(projections)} rows; it must have one row for each of "
+            f"the {n} queries"
+        )
+    results: list[tuple[Any, Any]] = []
     done = 0
-    with _opened(path, queries, model, cluster) as index:
-        for block in code_blocks(queries, _QUERIES, "searching"):
+    with _open_index(path, queries, model, cluster) as index:
+        for batch in code_chunks(queries, _QUERIES, "searching"):
             if projections is not None:
-                some = projections[done : done + len(block)]
-                options |= {"rerank_projections": some, "rerank_factor": rerank_factor}
-            found.append(index.search(block, k, **options))
-            done += len(block)
+                options["rerank_projections"] = projections[done : done + len(batch)]
+                options["rerank_factor"] = rerank_factor
+            results.append(index.search(batch, k, **options))
+            done += len(batch)
         summary = {"index": str(path), "codes": len(index)}
-    tell_nearest(summary, found, queries, out, as_json)
+    output_neighbours(summary, results, queries, out, as_json)
 
 
 @contextmanager
-def _opened(
+def _open_index(
     path: Path, queries: Path, model: Path | None, cluster: str | None = None
 ) -> Iterator[Any]:
-    """The index, in its file or on a cluster; queries of another model are refused."""
+    """Open an index, in its file or on a cluster, and refuse queries of another model."""
     with ExitStack() as stack:
         if cluster is not None:
             from ..engines.dask import ClusterIndex
@@ -158,8 +185,8 @@ def _opened(
             index: Any = stack.enter_context(ClusterIndex(path, client=client))
         elif path.is_dir():
             raise ValueError(
-                f"{path} is a folder; make an index file of its codes (kdiffhash index build), or "
-                "search them on a cluster (--cluster local)"
+                f"{path} is a folder, not an index file; build an index from its codes (kdiffhash "
+                "index build), or search them on a cluster (--cluster local)"
             )
         else:
             from .. import HammingIndex
@@ -180,9 +207,10 @@ def radius(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Find all codes within a distance of each query: lims, distances and ids, as .npz.
+    """Find all codes within a given distance of each query (range search).
 
-    On a cluster, INDEX may also be codes: a file or a folder.
+    The results are arrays lims, distances and ids (.npz), laid out as in FAISS. With --cluster,
+    INDEX may also be a file or folder of codes.
     """
     import numpy as np
 
@@ -191,22 +219,22 @@ def radius(
     lims: list[Any] = [np.zeros(1, np.int64)]
     distances: list[Any] = [np.empty(0, np.int32)]
     ids: list[Any] = [np.empty(0, np.int64)]
-    with _opened(path, queries, model, cluster) as index:
-        for block in code_blocks(queries, _QUERIES, "searching"):
-            found = index.search_radius(block, radius, **options)
-            lims.append(found[0][1:] + lims[-1][-1])
-            distances.append(found[1])
-            ids.append(found[2])
-    edges = np.concatenate(lims)
+    with _open_index(path, queries, model, cluster) as index:
+        for batch in code_chunks(queries, _QUERIES, "searching"):
+            batch_lims, batch_distances, batch_ids = index.search_radius(batch, radius, **options)
+            lims.append(batch_lims[1:] + lims[-1][-1])
+            distances.append(batch_distances)
+            ids.append(batch_ids)
+    all_lims = np.concatenate(lims)
     arrays: dict[str, Any] = {"ids": np.concatenate(ids), "distances": np.concatenate(distances)}
 
     def row(q: int) -> dict[str, Any]:
-        some = slice(edges[q], edges[q + 1])
-        return {"query": q, **{name: array[some].tolist() for name, array in arrays.items()}}
+        own = slice(all_lims[q], all_lims[q + 1])
+        return {"query": q, **{name: array[own].tolist() for name, array in arrays.items()}}
 
-    n = len(edges) - 1
-    summary = {"index": str(path), "radius": radius, "queries": n, "found": int(edges[-1])}
-    tell(summary, {"lims": edges, **arrays}, row, n, out, as_json)
+    n = len(all_lims) - 1
+    summary = {"index": str(path), "radius": radius, "queries": n, "found": int(all_lims[-1])}
+    output_results(summary, {"lims": all_lims, **arrays}, row, n, out, as_json)
 
 
 @app.command()
@@ -217,7 +245,10 @@ def duplicates(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Find all pairs of codes within a distance of each other."""
+    """Find all pairs of codes within a given distance of each other (near duplicates).
+
+    The results are arrays pairs and distances (.npz).
+    """
     from .. import HammingIndex
     from .._util.progress import waiting
 
@@ -232,16 +263,19 @@ def duplicates(
 
     summary = {"index": str(path), "codes": n_codes, "radius": radius, "pairs": len(pairs)}
     arrays = {"pairs": pairs, "distances": distances}
-    tell(summary, arrays, row, len(pairs), out, as_json)
+    output_results(summary, arrays, row, len(pairs), out, as_json)
 
 
 @app.command()
 def remove(
     path: IndexArgument,
-    ids: Annotated[list[str], typer.Argument(help="Ids, or .npy files of ids.")],
+    ids: Annotated[list[str], typer.Argument(help="Ids, or .npy files of ids.", metavar="IDS")],
     as_json: Json = False,
 ) -> None:
-    """Remove codes by their ids; `compact` gives their room back."""
+    """Remove codes by id.
+
+    Use kdiffhash index compact to free their space in the file.
+    """
     import numpy as np
 
     from .. import HammingIndex
@@ -255,7 +289,7 @@ def remove(
         elif value.lstrip("-").isdigit():
             chosen.append(np.array([int(value)]))
         else:
-            raise ValueError(f"{value} is neither an id (a whole number) nor an .npy file of ids")
+            raise ValueError(f"{value} is neither an id (a whole number) nor a .npy file of ids")
     with HammingIndex.open(path, "a") as index:
         before = len(index)
         try:
@@ -267,7 +301,7 @@ def remove(
 
 @app.command()
 def compact(path: IndexArgument, as_json: Json = False) -> None:
-    """Drop removed codes from the file and join small batches."""
+    """Rewrite the file without removed codes, and merge small batches."""
     from .. import HammingIndex
     from .._util.progress import waiting
     from .output import show
@@ -282,21 +316,22 @@ def compact(path: IndexArgument, as_json: Json = False) -> None:
 
 @app.command()
 def verify(path: IndexArgument, as_json: Json = False) -> None:
-    """Read every byte of the file; fails if something is damaged."""
+    """Check every byte of the file; the exit status is 1 if it is damaged."""
     from .. import HammingIndex
     from .._util.progress import waiting
     from .output import show
 
     with waiting("reading"):
-        found = HammingIndex.verify(path)
-    show({"index": str(path), "damage": found if as_json else "; ".join(found) or "none"}, as_json)
-    if found:
+        damage = HammingIndex.verify(path)
+    text = "; ".join(damage) or "none"
+    show({"index": str(path), "damage": damage if as_json else text}, as_json)
+    if damage:
         raise typer.Exit(1)
 
 
 @app.command()
 def info(path: IndexArgument, as_json: Json = False) -> None:
-    """Tell what an index file holds."""
+    """Summarise the contents of an index file."""
     from .. import HammingIndex
     from .output import show
 
@@ -305,31 +340,36 @@ def info(path: IndexArgument, as_json: Json = False) -> None:
 
 
 def _add_all(index: Any, codes: list[Path], ids: list[Path] | None) -> int:
+    """Add the codes of all files and return their number."""
     from .._util.files import open_npy
     from ..codes import n_bytes
 
     for path in codes:
         if code_count(path) and code_width(path) != n_bytes(index.n_bits):
             raise ValueError(
-                f"{path} has codes of {code_width(path)} bytes, but the index has codes of "
-                f"{index.n_bits} bits"
+                f"{path} has codes of {code_width(path)} bytes, but those of the index have "
+                f"{index.n_bits} bits ({n_bytes(index.n_bits)} bytes)"
             )
     if ids is not None and len(ids) != len(codes):
-        raise ValueError(f"{len(codes)} files of codes came with {len(ids)} files of ids")
+        raise ValueError(
+            f"got {len(codes)} files of codes but {len(ids)} files of ids; give --ids once for "
+            "each file of codes"
+        )
     total = 0
     for number, path in enumerate(codes):
         chosen = None if ids is None else open_npy(ids[number])
         if chosen is not None and len(chosen) != code_count(path):
             raise ValueError(
-                f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them"
+                f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them; "
+                "give one id per code"
             )
         done = 0
-        for block in code_blocks(path, _BATCH, f"adding {path.name}"):
-            some = None if chosen is None else chosen[done : done + len(block)]
+        for batch in code_chunks(path, _BATCH, f"adding {path.name}"):
+            batch_ids = None if chosen is None else chosen[done : done + len(batch)]
             try:
-                index.add(block, some)
+                index.add(batch, batch_ids)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
-            done += len(block)
+            done += len(batch)
         total += done
     return total

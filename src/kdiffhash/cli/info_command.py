@@ -1,6 +1,6 @@
-"""`kdiffhash info`: what a model file holds, and what the package runs on.
+"""`kdiffhash info`: describe a model file, or this installation.
 
-A model is described from its file alone, so that scikit-learn is not imported.
+The description comes from the file alone, so that scikit-learn is not imported.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 def info(
     model: Annotated[
-        Path | None, typer.Argument(help="Model file written by [bold]train[/].")
+        Path | None,
+        typer.Argument(help="Model file written by [bold]kdiffhash train[/].", metavar="MODEL"),
     ] = None,
     system: Annotated[
-        bool, typer.Option("--system", help="Tell versions, CPU instruction set and threads.")
+        bool,
+        typer.Option("--system", help="Print versions, platform, CPU instruction set and threads."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell what a model file holds, or what this installation runs on."""
+    """Describe a model file, or this installation."""
     from .output import show
 
     if model is None and not system:
-        raise ValueError("name a model file, or ask for --system")
+        raise ValueError("nothing to describe; give a model file, or --system")
     result = {} if model is None else describe_file(model)
     show(result | (describe_system() if system else {}), as_json)
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Class, size and parameters of the model in a file."""
+    """Return class, size and parameters of the model in a file."""
     from ..hashers.model_file import ModelFileError, read_model_file
 
     header, arrays = read_model_file(path)
@@ -43,7 +45,7 @@ def describe_file(path: Path) -> dict[str, Any]:
         described = _describe(header, arrays)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ModelFileError(
-            f"{path} does not describe a model of this version: {error}"
+            f"{path} does not hold a model that this version of kdiffhash can describe: {error}"
         ) from error
     return {"model": str(path), **described, "bytes_on_disk": path.stat().st_size}
 
@@ -52,7 +54,7 @@ def _describe(header: Header, arrays: Arrays) -> dict[str, Any]:
     from ..codes import n_bytes
     from ..hashers.model_file import from_json
 
-    prefix = "param."  # of arrays that were given as parameters
+    prefix = "param."  # of parameters that are arrays
     parameters = {name: from_json(value) for name, value in header["params"].items()}
     parameters |= {name.removeprefix(prefix): "array" for name in arrays if name.startswith(prefix)}
     result: dict[str, Any] = {"class": header["class"]}
@@ -75,7 +77,7 @@ def _describe(header: Header, arrays: Arrays) -> dict[str, Any]:
 
 
 def describe_system() -> dict[str, Any]:
-    """Versions, platform, instruction set and number of threads."""
+    """Return versions, platform, instruction set and number of threads."""
     import platform
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""Reading descriptors, labels and pairs: a file of rows, a folder of such files, or a scene."""
+"""Read rows, labels and pairs from a file, a folder of files, or a scene."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Data:
-    """Rows, and what is known of them."""
+    """Rows with their labels, groups or pairs, as far as the input has them."""
 
     rows: Array | Shards
     labels: Array | None = None
@@ -30,19 +30,19 @@ class Data:
     similar: Array | None = None
     scene: Scene | None = None
 
-    def need_labels(self, what: str) -> Array:
-        """The labels, or an error that says where to give them."""
+    def need_labels(self, purpose: str) -> Array:
+        """Return the labels, or raise an error that says how to provide them."""
         if self.labels is None:
             raise ValueError(
-                f"{what} needs the id of the object each row shows: give --labels FILE.npy, files "
-                "with arrays or columns X and y (or X, pairs and similar), NAME.labels.npy beside "
-                "NAME.npy, or a scene folder"
+                f"{purpose} needs a label for each row: give --labels FILE.npy, a file with arrays "
+                "or columns X and y (or X, pairs and similar), a file NAME.labels.npy next to "
+                "NAME.npy, or a scene"
             )
         return self.labels
 
 
 def is_scene(path: Path) -> bool:
-    """Whether an input is a scene: a folder with `info.txt`, or the name of one in SCENES."""
+    """Return whether an input is a scene: a folder with `info.txt`, or the name of a scene."""
     if not path.is_dir():
         return not path.is_file() and not path.suffix
     if (path / "info.txt").exists():
@@ -53,29 +53,30 @@ def is_scene(path: Path) -> bool:
         find_scene(path)
     except FileNotFoundError:
         raise ValueError(
-            f"{path} has neither info.txt, as a scene has, nor files of rows; subfolders are not "
-            "looked into"
+            f"{path} is neither a scene (it has no info.txt) nor a folder of files of rows; "
+            "subfolders are not searched"
         ) from None
     return True
 
 
 def shards_of(paths: list[Path], descriptor: str) -> Shards:
-    """Inputs as the files that their rows lie in."""
+    """Return the files that hold the rows of all inputs."""
     files = []
     for path in paths:
         if is_scene(path):
             scene = load_scene(path, descriptor)
-            _ = scene.descriptors  # says what is wrong with them
+            _ = scene.descriptors  # raises if they are missing or damaged
             path = scene.path / f"{descriptor}.npy"
         files.append(path)
     return Shards(tuple(shard for file in files for shard in open_shards(file.absolute()).files))
 
 
 def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") -> Data:
-    """Open one input; rows are read when they are used."""
+    """Open one input; its rows are read when they are used."""
     if is_scene(path):
         scene = load_scene(path, descriptor)
-        data = Data(scene.descriptors, labels=scene.points, groups=scene.photos, scene=scene)
+        labels_of_scene = _certain_labels(scene.points, scene.confident)
+        data = Data(scene.descriptors, labels_of_scene, groups=scene.photos, scene=scene)
     else:
         rows = open_shards(path)
         data = Data(rows, labels=rows.labels() if labels is None else None, groups=rows.groups())
@@ -86,30 +87,44 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
         data = replace(data, labels=open_npy(labels), scene=None)
     if data.labels is not None and data.labels.shape != (len(data.rows),):
         raise ValueError(
-            f"{path} has {len(data.rows)} rows, but labels of shape {data.labels.shape}; one for "
-            "each row is wanted"
+            f"{path} has {len(data.rows)} rows, but labels of shape {data.labels.shape}; give one "
+            "label per row"
         )
     return data
 
 
+def _certain_labels(
+    points: NDArray[np.int64], confident: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    """Give each patch whose point is uncertain a label of its own: it is in no positive pair."""
+    if confident is None:
+        return points
+    return np.where(confident, points, points.max() + 1 + np.arange(len(points)))
+
+
 def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
-    """Open inputs together; the ids of different inputs are different objects."""
+    """Open several inputs as one; equal labels in different inputs are different objects."""
     if len(paths) == 1:
         return read_data(paths[0], labels, descriptor)
     if labels is not None:
-        raise ValueError("--labels goes with one input")
-    parts = [read_data(path, descriptor=descriptor) for path in paths]
-    if any(part.pairs is not None for part in parts):
-        raise ValueError("explicit pairs go with one input")
-    if len({part.rows.shape[1:] for part in parts}) > 1:
-        widths = ", ".join(f"{p.name}: {part.rows.shape[1:]}" for p, part in zip(paths, parts))
-        raise ValueError(f"inputs have rows of different widths ({widths})")
-    labels_of = [part.need_labels("training") for part in parts]
-    groups_of = [part.groups for part in parts if part.groups is not None]
+        raise ValueError(f"--labels can be used with one input only, got {len(paths)}")
+    inputs = [read_data(path, descriptor=descriptor) for path in paths]
+    if any(data.pairs is not None for data in inputs):
+        raise ValueError(
+            f"explicit pairs can be used with one input only, got {len(paths)} inputs; train on "
+            "the file with pairs alone"
+        )
+    if len({data.rows.shape[1] for data in inputs}) > 1:
+        widths = ", ".join(f"{p.name}: {data.rows.shape[1]}" for p, data in zip(paths, inputs))
+        raise ValueError(
+            f"the inputs have different numbers of columns ({widths}); they must be the same"
+        )
+    labels_of = [data.need_labels("training") for data in inputs]
+    groups_of = [data.groups for data in inputs if data.groups is not None]
     return Data(
         shards_of(paths, descriptor),
         labels=number_consecutively(labels_of),
-        groups=number_consecutively(groups_of) if len(groups_of) == len(parts) else None,
+        groups=number_consecutively(groups_of) if len(groups_of) == len(inputs) else None,
     )
 
 
@@ -120,15 +135,23 @@ def pairs_of(
     across_groups: bool,
     random_state: int | np.random.Generator,
 ) -> tuple[Pairs, Similar]:
-    """Explicit pairs if the input has them, else pairs drawn from its labels."""
+    """Return the explicit pairs of the input, or draw pairs from its labels if it has none."""
     if data.pairs is not None:
         if across_groups:
-            raise ValueError("--across-groups draws pairs, but the input has pairs of its own")
+            raise ValueError(
+                "--across-groups applies to drawn pairs, but the input has explicit pairs; leave "
+                "the option out"
+            )
         if data.similar is None:
-            raise ValueError("the input has pairs, but no array `similar` that says which match")
+            raise ValueError(
+                "the input has pairs but no array `similar`; add it, True for positive pairs"
+            )
         return check_pairs(data.pairs, data.similar, len(data.rows))
     if across_groups and data.groups is None:
-        raise ValueError("--across-groups needs groups (photos), and the input has none")
+        raise ValueError(
+            "--across-groups needs groups (photos), but the input has none; add them or leave the "
+            "option out"
+        )
     return draw_pairs(
         data.need_labels("drawing pairs"),
         n_positives,

@@ -1,4 +1,4 @@
-"""The commands; each calls a function or two of the library."""
+"""`kdiffhash train`, `encode`, `eval` and `export`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Method(StrEnum):
-    """Hashers by their names on the command line."""
+    """Names of the hashers on the command line."""
 
     kernel_lda = "kernel-lda"
     kernel_diff = "kernel-diff"
@@ -30,8 +30,8 @@ class Method(StrEnum):
     itq = "itq"
 
 
-class InputKind(StrEnum):
-    """What is done to each row first."""
+class Preprocessing(StrEnum):
+    """Values of `--preprocess`."""
 
     auto = "auto"
     none = "none"
@@ -48,39 +48,73 @@ _CLASSES = {
     Method.itq: "ITQHash",
 }
 
-ModelFile = Annotated[Path, typer.Argument(help="Model file written by [bold]train[/].")]
+ModelFile = Annotated[
+    Path,
+    typer.Argument(help="Model file written by [bold]kdiffhash train[/].", metavar="MODEL"),
+]
 DataFile = Annotated[
     Path,
-    typer.Argument(help="Rows: .npy, .npz, .parquet, .h5, a folder of such files, or a scene."),
+    typer.Argument(
+        help="Rows: a .npy, .npz, .parquet or .h5 file, a folder of such files, or a scene.",
+        metavar="DATA",
+    ),
 ]
 Labels = Annotated[
-    Path | None, typer.Option("--labels", help=".npy with the id of the object each row shows.")
+    Path | None,
+    typer.Option("--labels", help="A .npy file with the label of each row: the object it shows."),
 ]
 Descriptor = Annotated[
-    str, typer.Option("--descriptor", help="Of a scene: which descriptors (sift, hog).")
+    str,
+    typer.Option("--descriptor", help="Descriptors of a scene to use, for example sift or hog."),
 ]
 
 
 def train(
     data: Annotated[
         list[Path],
-        typer.Argument(help="Rows with ids: scenes, .npz, .parquet or .h5 (X and y), folders."),
+        typer.Argument(
+            help="Rows with labels: scenes, .npz, .parquet or .h5 files (X and y), or folders of "
+            "such files. NAME.npy needs --labels or a file NAME.labels.npy.",
+            metavar="DATA",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")],
     labels: Labels = None,
-    method: Annotated[Method, typer.Option(help="How to learn.")] = Method.kernel_lda,
-    bits: Annotated[int | None, typer.Option("--bits", min=1, help="Length of the codes.")] = None,
-    basis: Annotated[int, typer.Option("--basis", min=1, help="Basis rows of a kernel.")] = 1000,
+    method: Annotated[Method, typer.Option(help="Learning method.")] = Method.kernel_lda,
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            "--bits",
+            min=1,
+            help="Length of the codes; by default 128, or the number of features if smaller.",
+        ),
+    ] = None,
+    basis: Annotated[
+        int, typer.Option("--basis", min=1, help="Number of basis rows of the kernel methods.")
+    ] = 1000,
     refine: Annotated[
-        int, typer.Option("--refine", min=0, help="Steps of descent after the closed form.")
+        int,
+        typer.Option(
+            "--refine",
+            min=0,
+            help="Steps of gradient descent after the closed form; 1000 suffice, 0 for none.",
+        ),
     ] = 0,
     preprocess: Annotated[
-        InputKind, typer.Option(help="auto: hellinger for SIFT of scenes, else none.")
-    ] = InputKind.auto,
-    positives: Annotated[int, typer.Option(min=1, help="Similar pairs to draw.")] = 100_000,
-    negatives: Annotated[int, typer.Option(min=1, help="Dissimilar pairs to draw.")] = 200_000,
+        Preprocessing,
+        typer.Option(
+            help="Preprocessing of each row. auto: hellinger for SIFT descriptors of scenes, none "
+            "for other rows."
+        ),
+    ] = Preprocessing.auto,
+    positives: Annotated[int, typer.Option(min=1, help="Positive pairs to draw.")] = 100_000,
+    negatives: Annotated[int, typer.Option(min=1, help="Negative pairs to draw.")] = 200_000,
     across_groups: Annotated[
-        bool, typer.Option("--across-groups", help="Draw pairs across photos or groups only.")
+        bool,
+        typer.Option(
+            "--across-groups",
+            help="Draw only pairs whose members come from different groups (photographs).",
+        ),
     ] = False,
     descriptor: Descriptor = "sift",
     seed: Seed = 0,
@@ -88,7 +122,7 @@ def train(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Learn a hash from rows and the ids of the objects they show."""
+    """Learn a hash from labelled rows or from explicit pairs."""
     import kdiffhash
 
     from .._util.progress import waiting
@@ -98,10 +132,10 @@ def train(
     check_writable(out)
     source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
-    if preprocess is InputKind.auto:
+    if preprocess is Preprocessing.auto:
         from_scenes = all(is_scene(path) for path in data)
         kind = "hellinger" if from_scenes and descriptor == "sift" else None
-    elif preprocess is InputKind.none:
+    elif preprocess is Preprocessing.none:
         kind = None
     params: dict[str, Any] = {"preprocess": kind, "random_state": seed, "n_jobs": jobs}
     if method is not Method.itq:
@@ -110,21 +144,24 @@ def train(
         params["n_basis"] = basis
     if refine:
         if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
-            raise ValueError(f"--refine goes on from a closed form; {method.value} is none")
+            raise ValueError(
+                f"--refine works with kernel-lda, kernel-diff, lda or diff, not {method.value}"
+            )
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    # Refinement has a bar of its own.
+    # Refinement shows its own progress bar.
     with nullcontext() if refine else waiting(f"learning ({method.value})"):
-        drawn: dict[str, int] = {}
+        n_pairs: dict[str, int] = {}
         with _rows_of(source, data, descriptor, cluster) as rows:
             if method is Method.itq:
                 hasher.fit(rows)
             else:
-                # As `fit` draws them, so that both learn the same.
+                # Drawn as `fit` draws them, so that both give the same model.
                 rng = hasher._rng("pairs")
                 pairs, similar = pairs_of(source, positives, negatives, across_groups, rng)
-                drawn = {"similar_pairs": int(similar.sum()), "other_pairs": int((~similar).sum())}
+                n_pairs["positive_pairs"] = int(similar.sum())
+                n_pairs["negative_pairs"] = int((~similar).sum())
                 groups = source.groups if across_groups else None
                 hasher.fit_pairs(rows, pairs, similar, source.labels, groups)
     hasher.save(out)
@@ -133,10 +170,8 @@ def train(
             "model": str(out),
             **_describe(hasher),
             "trained_on_rows": len(source.rows),
-            "trained_on_pairs": sum(
-                drawn.get(name, 0) for name in ("similar_pairs", "other_pairs")
-            ),
-            **drawn,
+            "trained_on_pairs": sum(n_pairs.values()),
+            **n_pairs,
             "seconds": round(time.perf_counter() - start, 2),
         },
         as_json,
@@ -147,33 +182,38 @@ def train(
 def _rows_of(
     source: Data, paths: list[Path], descriptor: str, cluster: str | None
 ) -> Iterator[Any]:
-    """The rows to learn from, read here or by the workers of a cluster."""
+    """Return the training rows, read by this process or by the workers of a cluster."""
     from .inputs import shards_of
 
     if cluster is None:
         yield source.rows
         return
-    from ..engines.dask.blocks import Blocks
+    from ..engines.dask.remote_rows import RemoteRows
 
     with on_cluster(cluster) as client:
-        yield Blocks.of(shards_of(paths, descriptor), client)
+        yield RemoteRows.of(shards_of(paths, descriptor), client)
 
 
 def encode(
     model: ModelFile,
     data: DataFile,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where to write the codes: FILE.npy, or a folder.")
+        Path,
+        typer.Option("--out", "-o", help="Where to write the codes: a .npy file or a folder."),
     ],
-    bits: Annotated[int | None, typer.Option("--bits", min=1, help="Only the first bits.")] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option("--bits", min=1, help="Number of leading bits to keep; by default all."),
+    ] = None,
     descriptor: Descriptor = "sift",
     jobs: Jobs = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Encode rows from a file to a file, or shard by shard to a folder, in bounded memory.
+    """Encode rows into binary codes, in bounded memory.
 
-    In a folder, shards whose codes are there already are left out.
+    If --out is a folder, it gets one file of codes per input file (shard). Shards that already have
+    up-to-date codes are skipped.
     """
     from .. import BaseHasher
     from ..codes import n_bytes
@@ -187,12 +227,14 @@ def encode(
     start = time.perf_counter()
     if out.suffix == ".npy":
         if cluster is not None:
-            raise ValueError("with --cluster, codes go to a folder, a file a shard: --out FOLDER")
+            raise ValueError(
+                f"--cluster writes one file per shard, got --out {out}; give --out FOLDER"
+            )
         result = _encode_to_file(hasher, data, out, descriptor)
     elif out.suffix == "":
         result = _encode_to_folder(hasher, data, out, descriptor, cluster)
     else:
-        raise ValueError(f"--out must end in .npy, or be a folder (no ending): {out}")
+        raise ValueError(f"--out must end in .npy or be a folder (without a suffix), got {out}")
     seconds = time.perf_counter() - start
     n_rows, n_done = result.pop("rows"), result.pop("encoded")
     width = n_bytes(hasher.n_bits_)
@@ -211,12 +253,12 @@ def encode(
 
 def _encode_to_file(hasher: Any, data: Path, out: Path, descriptor: str) -> dict[str, Any]:
     from .._util.progress import progress
-    from ..shards.code_folder import BLOCK, write_codes
+    from ..shards.code_folder import CHUNK, write_codes
     from .inputs import shards_of
 
     rows = shards_of([data], descriptor)
     with progress(len(rows), "encoding") as advance:
-        write_codes(hasher, rows.blocks(BLOCK), len(rows), out, str(data), advance)
+        write_codes(hasher, rows.chunks(CHUNK), len(rows), out, str(data), advance)
     return {"rows": len(rows), "encoded": len(rows)}
 
 
@@ -239,7 +281,7 @@ def _encode_to_folder(
 
             with on_cluster(cluster) as client:
                 encode(hasher, rows, out, client=client, advance=advance)
-    shards = {"shards": len(rows.files), "there_before": len(rows.files) - len(todo)}
+    shards = {"shards": len(rows.files), "already_encoded": len(rows.files) - len(todo)}
     return {"rows": len(rows), "encoded": n_todo, **shards}
 
 
@@ -249,24 +291,37 @@ def evaluate(
     labels: Labels = None,
     bits: Annotated[
         list[int] | None,
-        typer.Option("--bits", min=1, help="Also these prefixes; repeatable."),
+        typer.Option(
+            "--bits", min=1, help="Also evaluate the prefix of this length; may be repeated."
+        ),
     ] = None,
-    positives: Annotated[int, typer.Option(min=1, help="Similar pairs to draw.")] = 50_000,
+    positives: Annotated[int, typer.Option(min=1, help="Positive pairs to draw.")] = 50_000,
     negatives: Annotated[
-        int, typer.Option(min=1, help="Dissimilar pairs to draw; 0.01 % FPR wants a million.")
+        int,
+        typer.Option(min=1, help="Negative pairs to draw; an FPR of 0.01 % needs a million."),
     ] = 100_000,
     drawn: Annotated[
-        bool, typer.Option("--drawn", help="Draw pairs from a scene instead of its test list.")
+        bool,
+        typer.Option(
+            "--drawn", help="Draw the positive pairs of a scene instead of using its test list."
+        ),
     ] = False,
     resamples: Annotated[
-        int, typer.Option(min=0, help="Resamples of the 95 % intervals; 0 for none.")
+        int,
+        typer.Option(
+            min=0, help="Bootstrap resamples for the 95 % confidence intervals; 0 for no intervals."
+        ),
     ] = 200,
     descriptor: Descriptor = "sift",
     seed: Seed = 0,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a hash on pairs it was not trained on, beside the distance of the plain rows."""
+    """Measure the error rates of a hash on test pairs.
+
+    The Euclidean distance of the original rows is measured on the same pairs for comparison. Use
+    data that the hash was not trained on.
+    """
     from .. import BaseHasher
     from .._util.progress import waiting
     from .evaluation import evaluate_model, readable
@@ -292,13 +347,14 @@ def evaluate(
 
 def export(
     model: ModelFile,
-    onnx: Annotated[Path, typer.Option("--onnx", help="Where to write the ONNX graph.")],
+    onnx: Annotated[Path, typer.Option("--onnx", help="ONNX file to write.")],
     bits: Annotated[
-        int | None, typer.Option("--bits", min=1, help="Export the first bits only.")
+        int | None,
+        typer.Option("--bits", min=1, help="Number of leading bits to export; by default all."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model as an ONNX graph, from rows to packed codes."""
+    """Export a model as an ONNX graph that maps rows to packed codes."""
     from .. import BaseHasher
     from ..engines.onnx import export as write
     from .output import show
@@ -323,12 +379,14 @@ def _describe(hasher: Any) -> dict[str, Any]:
 
 
 def check_writable(out: Path, *inputs: Path, folder: bool = False, option: str = "--out") -> None:
-    """Say before hours of work that the result could not be written, or would replace an input."""
+    """Raise before the work starts if the result cannot be written or would replace an input."""
     if not out.parent.is_dir():
         raise ValueError(f"{option}: the folder {out.parent} does not exist")
     if out.is_dir() and not folder:
-        raise ValueError(f"{option}: {out} is a folder")
+        raise ValueError(f"{option}: {out} is a folder; name a file")
     if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"{option}: the folder {out.parent} cannot be written to")
+        raise ValueError(f"{option}: the folder {out.parent} is not writable")
     if out.resolve() in [path.resolve() for path in inputs]:
-        raise ValueError(f"{option}: {out} is read from, and would be replaced; name another file")
+        raise ValueError(
+            f"{option}: {out} is also an input and would be replaced; name another file"
+        )

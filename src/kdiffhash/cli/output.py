@@ -1,4 +1,4 @@
-"""What the commands print: JSON, or a table."""
+"""Print the results of commands as JSON or as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._util.files import json_ready
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result: as JSON, or its values as a list and its `rows` as a table."""
+    """Print a result as JSON, or as one line per value followed by a table of its `rows`."""
     if as_json:
         print(json.dumps(json_ready(result), indent=2, allow_nan=False))
         return

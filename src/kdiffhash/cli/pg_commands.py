@@ -1,4 +1,4 @@
-"""`kdiffhash pg`: keep codes in PostgreSQL and search them there."""
+"""`kdiffhash pg`: store codes in PostgreSQL and search them there."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
-from .code_files import bits_and_model, check_out, code_blocks, refuse_other_model, tell_nearest
+from .code_files import (
+    bits_and_model,
+    check_out,
+    code_chunks,
+    output_neighbours,
+    refuse_other_model,
+)
 from .options import Json, ModelOfCodes
 
 app = typer.Typer(
-    help="Keep codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
+    help="Store codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
 )
 
-_BATCH = 50_000  # codes of a transaction
-_QUERIES = 1024  # queries that are sent at a time
+_BATCH = 50_000  # codes per transaction
+_QUERIES = 1024  # queries sent at a time
 
 Dsn = Annotated[
     str,
     typer.Option(
-        "--dsn", envvar="KDIFFHASH_PG_DSN", help="The server: postgresql://user@host/database."
+        "--dsn", envvar="KDIFFHASH_PG_DSN", help="Database: postgresql://user@host/database."
     ),
 ]
 Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
@@ -29,19 +35,29 @@ Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 @app.command("import")
 def import_codes(
-    codes: Annotated[Path, typer.Argument(help="Codes: a file of uint8 rows, or a folder.")],
+    codes: Annotated[
+        Path,
+        typer.Argument(
+            help="Codes: a file of uint8 rows, or a folder of such files.", metavar="CODES"
+        ),
+    ],
     dsn: Dsn,
     table: Table = "codes",
     ids: Annotated[
-        Path | None, typer.Option("--ids", help=".npy with an id for each code; else 0, 1, ...")
+        Path | None,
+        typer.Option("--ids", help="A .npy file with the ids of the codes; by default 0, 1, ..."),
     ] = None,
     bits: Annotated[
-        int | None, typer.Option("--bits", min=1, help="Length of the codes, if not whole bytes.")
+        int | None,
+        typer.Option("--bits", min=1, help="Length of the codes, if not a multiple of 8."),
     ] = None,
     model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
-    """Add codes to a table, which is made if need be; started again, it goes on."""
+    """Add codes to a table, and create the table if it does not exist.
+
+    If the import is interrupted, run the command again to resume it.
+    """
     import numpy as np
 
     from .._util.files import open_npy
@@ -53,50 +69,61 @@ def import_codes(
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
         store.create(n_bits, made_by)
-        for block in code_blocks(codes, _BATCH, "importing"):
-            numbers = np.arange(done, done + len(block))
+        for batch in code_chunks(codes, _BATCH, "importing"):
+            batch_ids = np.arange(done, done + len(batch))
             if chosen is not None:
-                numbers = np.asarray(chosen[done : done + len(block)])
-            added += store.import_codes(block, numbers).added
-            done += len(block)
+                batch_ids = np.asarray(chosen[done : done + len(batch)])
+            added += store.import_codes(batch, batch_ids).added
+            done += len(batch)
     seconds = time.perf_counter() - start
-    result = {"table": table, "added": added, "there_before": done - added}
+    result = {"table": table, "added": added, "already_stored": done - added}
     show({**result, "seconds": round(seconds, 2)}, as_json)
 
 
 @app.command()
 def search(
     queries: Annotated[
-        Path, typer.Argument(help="Codes to search for: a file of uint8 rows, or a folder.")
+        Path,
+        typer.Argument(
+            help="Codes to search for: a file of uint8 rows, or a folder of such files.",
+            metavar="QUERIES",
+        ),
     ],
     dsn: Dsn,
     table: Table = "codes",
-    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each query.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 10,
     ef_search: Annotated[
         int | None,
-        typer.Option(help="Approximate, by the table's HNSW index, with so many candidates."),
+        typer.Option(
+            help="Use the table's HNSW index (approximate search) with this many candidates; "
+            "exact search by default."
+        ),
     ] = None,
     model: ModelOfCodes = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to write what is found.")
+        Path | None,
+        typer.Option("--out", "-o", help="File for the results, instead of the terminal."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the nearest codes of each query: ids and distances, as .npz or on the terminal."""
+    """Find the nearest codes of each query.
+
+    The results are arrays ids and distances (.npz).
+    """
     from ..engines.postgres import PostgresStore
 
     check_out(out)
-    found: list[tuple[Any, Any]] = []
+    results: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
         refuse_other_model(store, f"the table {table!r}", [queries], model)
-        for block in code_blocks(queries, _QUERIES, "searching"):
-            found.append(store.search(block, k, ef_search=ef_search))
-    tell_nearest({"table": table}, found, queries, out, as_json)
+        for batch in code_chunks(queries, _QUERIES, "searching"):
+            results.append(store.search(batch, k, ef_search=ef_search))
+    output_neighbours({"table": table}, results, queries, out, as_json)
 
 
 @app.command()
 def info(dsn: Dsn, table: Table = "codes", as_json: Json = False) -> None:
-    """Tell what a table holds."""
+    """Summarise the contents of a table."""
     from ..engines.postgres import PostgresStore
     from .output import show
 

@@ -1,4 +1,4 @@
-"""`kdiffhash colmap` and `kdiffhash hloc`: matching for reconstructions."""
+"""`kdiffhash colmap` and `kdiffhash hloc`: match images for a 3D reconstruction."""
 
 from __future__ import annotations
 
@@ -19,34 +19,44 @@ if TYPE_CHECKING:
     from ..hashers import BaseHasher
 
 colmap = typer.Typer(
-    help="Match the images of a COLMAP database by codes, or keep codes in it.",
+    help="Match the images of a COLMAP database by their codes, or store codes in it.",
     no_args_is_help=True,
 )
-hloc = typer.Typer(help="Encode and match hloc's local features.", no_args_is_help=True)
+hloc = typer.Typer(help="Encode and match the local features of hloc.", no_args_is_help=True)
 
-
-Database = Annotated[Path, typer.Argument(help="A COLMAP database.", metavar="DATABASE")]
+Database = Annotated[Path, typer.Argument(help="COLMAP database.", metavar="DATABASE")]
 FeaturesFile = Annotated[
-    Path, typer.Argument(help="Local features as hloc keeps them (HDF5).", metavar="FEATURES")
+    Path, typer.Argument(help="Features file of hloc (HDF5).", metavar="FEATURES")
 ]
 Bits = Annotated[
-    int | None, typer.Option("--bits", min=1, help="Length of the codes; 256 by default.")
+    int | None,
+    typer.Option(
+        "--bits", min=1, help="Length of the codes; by default 256, or that of your model."
+    ),
 ]
 Model = Annotated[
     Path | None,
-    typer.Option("--model", help="Your own model; by default that of the package, for SIFT."),
+    typer.Option("--model", help="Your own model; by default the model for SIFT in the package."),
 ]
 DescriptorName = Literal["rootsift", "sift"]
 Descriptors = Annotated[
     DescriptorName,
-    typer.Option("--descriptors", help="What the package's model is to take; COLMAP: rootsift."),
+    typer.Option(
+        "--descriptors",
+        help="Kind of the descriptors, for the model in the package; COLMAP writes rootsift.",
+    ),
 ]
 Pairs = Annotated[
     Path | None,
-    typer.Option("--pairs", help="File with two image names in each line; all pairs by default."),
+    typer.Option("--pairs", help="Text file with two image names per line; by default all pairs."),
 ]
 Ratio = Annotated[
-    float, typer.Option(min=0, max=1, help="Nearest to second nearest distance, below which.")
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Ratio test: largest ratio of the nearest to the second-nearest distance.",
+    ),
 ]
 
 
@@ -59,17 +69,18 @@ def colmap_match(
     descriptors: Descriptors = "rootsift",
     ratio: Ratio = 0.74,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Find the geometry of each pair.")
+        bool, typer.Option("--verify/--no-verify", help="Verify each pair geometrically.")
     ] = True,
     keep: Annotated[
-        Path | None, typer.Option("--keep", help="Copy the database there first.")
+        Path | None, typer.Option("--keep", help="Copy the database to this file first.")
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Match the images of a COLMAP database, and verify the matches; the mapper goes on from it.
+    """Match the images of a COLMAP database and verify the matches.
 
-    Matches and geometries of these pairs are replaced, all at once; nothing else is touched.
+    Matches and geometries are written in one transaction. Existing ones of the same image pairs are
+    replaced, and everything else is left unchanged. COLMAP's mapper can then use the database.
     """
     from ..vision import colmap as engine
     from ..vision.image_pairs import image_pairs
@@ -77,25 +88,25 @@ def colmap_match(
     if keep is not None:
         check_writable(keep, database, option="--keep")
         if keep.exists():
-            raise ValueError(f"--keep: {keep} is there already; name a new file, or remove it")
+            raise ValueError(f"--keep: {keep} already exists; name a new file, or remove it")
     seconds: dict[str, float] = {}
     with _timed(seconds, "encoding"), waiting("encoding"):
-        pictures = engine.read_images(database, _model(model, bits, descriptors))
-    n_pairs = len(image_pairs([picture.name for picture in pictures], pairs))
+        images = engine.read_images(database, _load_model(model, bits, descriptors))
+    n_pairs = len(image_pairs([image.name for image in images], pairs))
     with _timed(seconds, "matching"), progress(n_pairs, "matching") as advance:
-        found = engine.match_images(pictures, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
+        matched = engine.match_images(images, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
     if verify:
         with _timed(seconds, "verifying"), progress(n_pairs, "verifying") as advance:
-            found = engine.verify_pairs(found, n_jobs=jobs, advance=advance)
+            matched = engine.verify_pairs(matched, n_jobs=jobs, advance=advance)
     with _timed(seconds, "writing"):
-        engine.write_matches(database, found, keep=keep)
+        engine.write_matches(database, matched, keep=keep)
     result: dict[str, Any] = {
         "database": str(database),
-        "images": len(pictures),
-        "pairs": len(found),
-        "matches": sum(len(pair.matches) for pair in found),
-        "verified": sum(pair.n_verified for pair in found) if verify else None,
-        "verified_pairs": sum(pair.n_verified > 0 for pair in found) if verify else None,
+        "images": len(images),
+        "pairs": len(matched),
+        "matches": sum(len(pair.matches) for pair in matched),
+        "verified": sum(pair.n_verified for pair in matched) if verify else None,
+        "verified_pairs": sum(pair.n_verified > 0 for pair in matched) if verify else None,
         "seconds": seconds,
     }
     show(result if keep is None else {**result, "copy": str(keep)}, as_json)
@@ -104,7 +115,7 @@ def colmap_match(
 @colmap.command("shrink")
 def colmap_shrink(
     database: Database,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new database.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Database to write.")],
     bits: Bits = None,
     model: Model = None,
     descriptors: Descriptors = "rootsift",
@@ -112,14 +123,15 @@ def colmap_shrink(
 ) -> None:
     """Write a copy of a COLMAP database with codes in place of descriptors.
 
-    `kdiffhash colmap match` takes it with the same model and bits, and then COLMAP's mapper.
+    Match the copy with kdiffhash colmap match, the same model and the same number of bits. COLMAP's
+    mapper can then use it.
     """
     from ..vision.colmap import shrink_database
 
     check_writable(out)
     if out.exists():
-        raise ValueError(f"{out} is there already; name a new database, or remove it first")
-    hasher = _model(model, bits, descriptors)
+        raise ValueError(f"--out: {out} already exists; name a new file, or remove it")
+    hasher = _load_model(model, bits, descriptors)
     with waiting("encoding"):
         shrink_database(database, out, hasher)
     sizes = {"bytes_before": database.stat().st_size, "bytes": out.stat().st_size}
@@ -129,7 +141,7 @@ def colmap_shrink(
 @hloc.command("encode")
 def hloc_encode(
     features: FeaturesFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new features file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Features file to write.")],
     bits: Bits = None,
     model: Model = None,
     descriptors: Descriptors = "rootsift",
@@ -139,7 +151,7 @@ def hloc_encode(
     from ..vision.hloc import encode_features
 
     check_writable(out, features)
-    hasher = _model(model, bits, descriptors)
+    hasher = _load_model(model, bits, descriptors)
     with waiting("encoding"):
         n = encode_features(features, out, hasher)
     sizes = {"bytes_before": features.stat().st_size, "bytes": out.stat().st_size}
@@ -149,7 +161,7 @@ def hloc_encode(
 @hloc.command("match")
 def hloc_match(
     features: FeaturesFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The matches file to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Matches file to write.")],
     pairs: Pairs = None,
     bits: Bits = None,
     model: Model = None,
@@ -158,21 +170,21 @@ def hloc_match(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Match local features by codes, into a matches file as hloc's `match_features` writes it."""
+    """Match images by the codes of their features and write a matches file for hloc."""
     from ..vision.hloc import match_features
 
     check_writable(out, features)
     seconds: dict[str, float] = {}
     with _timed(seconds, "seconds"), waiting("matching"):
-        found = match_features(
-            features, out, _model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
+        n_matches = match_features(
+            features, out, _load_model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
         )
-    summary = {"written": str(out), "pairs": len(found), "matches": sum(found.values())}
+    summary = {"written": str(out), "pairs": len(n_matches), "matches": sum(n_matches.values())}
     show({**summary, **seconds}, as_json)
 
 
-def _model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
-    """One's own model, or the package's for these descriptors."""
+def _load_model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
+    """Load a model file, or the model in the package for these descriptors."""
     from .. import BaseHasher, load_pretrained
 
     if path is None:

@@ -1,7 +1,8 @@
-"""`kdiffhash study`: the paper's experiments in one command."""
+"""`kdiffhash study`: run the paper's experiments and write a report."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,86 +11,128 @@ import typer
 from .options import Json, Seed
 from .output import show
 
-_SEVERAL = ("--train", "--test", "--methods", "--bits")
+_MULTIPLE = ("--train", "--test", "--methods", "--bits")  # options that take several values
 
 
 def study(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the report.")] = Path("study"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report.")] = Path(
+        "study"
+    ),
     train: Annotated[
         list[str] | None,
-        typer.Option("--train", help="Scenes to learn from, one or several."),
+        typer.Option("--train", help="One or more scenes to train on."),
     ] = None,
     test: Annotated[
-        list[str] | None, typer.Option("--test", help="Scenes to test on, one or several.")
+        list[str] | None, typer.Option("--test", help="One or more scenes to test on.")
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option("--methods", help="Methods; all by default. Also your own, see the docs."),
+        typer.Option(
+            "--methods",
+            help="Methods to compare; by default all. docs/study.md explains how to add your own.",
+        ),
     ] = None,
     bits: Annotated[
-        list[int] | None, typer.Option("--bits", min=1, help="Code lengths; 32 to 512 by default.")
+        list[int] | None,
+        typer.Option("--bits", min=1, help="Code lengths; by default 32, 64, 128, 256 and 512."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A first look: fewer pairs.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Faster but less accurate: fewer pairs and basis rows."),
+    ] = False,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            "--paper",
+            metavar="[FOLDER]",
+            help="The paper's own runs: on the published archives, which are fetched or taken from "
+            "FOLDER, or on the scenes at hand with --paper notredame-2007.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Training seeds; by default 5, or 1 with --quick."),
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Repeat the paper's experiments on scenes (or the embedded set) and write a report."""
-    from ..study import run_study
+    """Run the paper's experiments and write a report.
+
+    Without --train, --test and --paper, they run on the embedded data set.
+    """
+    from ..study import run_paper_study, run_study
     from ..study.plan import LENGTHS
 
-    results = run_study(
-        out,
-        train_scenes=train or (),
-        test_scenes=test or (),
-        methods=methods or (),
-        lengths=bits or LENGTHS,
-        first_look=quick,
-        seed=seed,
-    )
+    options: dict[str, Any] = {
+        "lengths": bits or LENGTHS,
+        "n_seeds": seeds,
+        "first_look": quick,
+        "seed": seed,
+        "verbose": True,
+        **({"methods": methods} if methods else {}),
+    }
+    if paper is not None:
+        if train or test:
+            raise ValueError("--paper brings its own scenes; leave out --train and --test")
+        results = run_paper_study(out, paper, **options)
+    else:
+        results = run_study(out, train_scenes=train or (), test_scenes=test or (), **options)
     report = {
         "report": str((out / "index.html").resolve()),
         "figures": str((out / "figures").resolve()),
         "numbers": f"{(out / 'results.json').resolve()}, results.csv",
     }
     if as_json:
-        show({**report, "claims": results.extras["claims"], "errors": results.errors}, True)
+        claims = [asdict(claim) for claim in results.extras["claims"]]
+        show({**report, "claims": claims, "errors": results.errors}, True)
         return
     _show_tables(results)
     show(report, False)
 
 
 def repeat_options(arguments: list[str]) -> list[str]:
-    """``study --test A B`` as ``study --test A --test B``, which is what the parser knows."""
+    """Rewrite ``study --test A B`` as ``study --test A --test B``, which the parser accepts.
+
+    ``--paper`` without a folder becomes ``--paper published``.
+    """
     if arguments[:1] != ["study"]:
         return arguments
     out: list[str] = []
     option = ""
     for argument in arguments:
         if argument.startswith("-"):
-            option = argument if argument in _SEVERAL else ""
+            option = argument if argument in _MULTIPLE else ""
         elif option and out[-1] != option:
             out.append(option)
         out.append(argument)
+    for i in range(len(out) - 1, -1, -1):
+        if out[i] == "--paper" and (i + 1 == len(out) or out[i + 1].startswith("-")):
+            out.insert(i + 1, "published")
     return out
 
 
 def _show_tables(results: Any) -> None:
+    from ..study.claims import main_finding
     from ..study.report import headline, summary
 
-    for part in summary(results):
+    for table in summary(results):
         rows = []
-        for row in part["rows"]:
+        for row in table["rows"]:
             cells = {n: f"{100 * cell['fnr'].value:.1f}" for n, cell in row["cells"].items()}
             shown = {str(n) if n else "floats": cells.get(n, "") for n in (0, *results.lengths)}
             rows.append({"FNR % at 0.1 % FPR": row["title"], **shown})
-        show({"learned on": part["train"], "tested on": part["test"], "rows": rows}, False)
-    rows = [
-        {
-            "verdict": claim["verdict"].removesuffix(" by this data"),
-            "claim of the paper": claim["claim"],
-            "found": claim["found"],
-        }
-        for claim in results.extras["claims"]
-    ]
-    show({"rows": rows}, False)
+        show({"trained on": table["train"], "tested on": table["test"], "rows": rows}, False)
+    for is_ours, title in ((False, "claim of the paper"), (True, "our own rule")):
+        rows = [
+            {
+                "paper's method": main_finding(claim.paper).verdict,
+                "recommended": main_finding(claim.recommended).verdict,
+                title: claim.claim,
+            }
+            for claim in results.extras["claims"]
+            if claim.is_ours == is_ours
+        ]
+        show({"rows": rows}, False)
+    for note in results.notes:
+        print(note)
     print(headline(results))

@@ -1,8 +1,9 @@
 """Build a scene from photographs: patches around the 3D points of structure from motion.
 
-A point's patches come from the photographs in which its keypoint was detected and matched, and also
-from photographs in which it was not, although the geometry says that it is visible. Without the
-latter, the positive pairs would be only those that SIFT matches anyway, which teach little.
+The patches of a point come from the photographs in which it was detected and matched, and also from
+photographs in which it was not, although it is visible according to the geometry. Without the
+latter, all positive pairs would be pairs that SIFT matches anyway, from which there is little to
+learn.
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from numpy.typing import NDArray
 
 from .._util.progress import progress
 from .descriptors import describe_patches
-from .frames import Frames, angle_between, corners, cut_patches, inside, move_frames, nearest
+from .frames import (
+    Frames,
+    angle_between,
+    corners,
+    cut_patches,
+    inside,
+    move_frames,
+    nearest_neighbours,
+)
 from .images import list_photos, read_grey
-from .reconstruct import Model, Photo, Vectors, read_model, reconstruct
+from .reconstruct import RegisteredPhoto, SparseModel, Vectors, read_sparse_model, reconstruct
 from .scene import MADE_BY, Scene, read_meta, read_scene, write_scene
 from .sheets import Pixels
 
-_NEIGHBOURS = 12  # nearest points used to estimate the surface at a point
-_MIN_NEIGHBOURS_SEEN = 4  # in a photograph, for a point to count as visible there
+_SURFACE_NEIGHBOURS = 12  # nearest points used to estimate the surface at a point
+_MIN_DETECTED_NEIGHBOURS = 4  # in a photograph where the point itself counts as visible
 _MAX_INCIDENCE = np.deg2rad(70)  # between the surface normal and the viewing direction
 _MAX_VIEW_CHANGE = np.deg2rad(40)  # between the viewing directions of two photographs
-_OCCLUDED = 0.95  # points nearer than this share of the depth occlude
+_OCCLUDER_DEPTH = 0.95  # points nearer than this share of a point's depth occlude it
 _MIN_SIGMA, _MAX_SIGMA = 1.0, 60.0  # pixels, of an added patch
 
 
@@ -58,21 +67,21 @@ def build_scene(
     photos : path
         Folder of photographs of the same objects from different viewpoints.
     out : path
-        Folder of the scene. COLMAP's files are kept in its subfolder `colmap`, from which an
-        interrupted build is resumed.
+        Folder of the scene. COLMAP's files are kept in its subfolder `colmap`, so that an
+        interrupted build can be resumed.
     model : path, optional
-        Existing COLMAP model (a folder with `images.bin` and so on); structure from motion is then
-        skipped. Requires `database`.
+        Existing COLMAP model (a folder with `images.bin` and so on) to use instead of running
+        structure from motion. Requires `database`.
     database : path, optional
-        Database of that model.
+        COLMAP database from which that model was made.
     min_photos : int, default=3
         Drop points seen in fewer photographs.
     max_error : float, default=2.0
         Drop points with a larger mean reprojection error, in pixels.
     sheets : {"bmp", "png", "jpg"}, default="bmp"
-        File format of the sheets. BMP is that of the published data and is memory-mapped.
+        File format of the sheets. BMP is the format of the published data; it is memory-mapped.
     random_state : int, default=0
-        Seed for the jitter of added patches and for the test lists.
+        Seed for the jitter of added patches and for the lists of test pairs.
     n_jobs : int, optional
         Number of threads; by default all cores available to the process.
     verbose : bool, default=False
@@ -85,7 +94,7 @@ def build_scene(
     Raises
     ------
     ValueError
-        If the photographs overlap too little to be reconstructed.
+        If the photographs overlap too little, or if one of them is unreadable.
 
     Examples
     --------
@@ -96,44 +105,49 @@ def build_scene(
     if sheets not in ("bmp", "png", "jpg"):
         raise ValueError(f"sheets must be bmp, png or jpg, got {sheets!r}")
     if min_photos < 2 or not max_error > 0:
-        raise ValueError("min_photos must be at least 2 and max_error positive")
+        raise ValueError(
+            "min_photos must be at least 2 and max_error positive, got "
+            f"min_photos={min_photos}, max_error={max_error}"
+        )
     rng = np.random.default_rng(random_state)
     if target.resolve() == source.resolve():
-        raise ValueError(f"{target} is the folder of the photographs; choose another for the scene")
+        raise ValueError(
+            f"{target} is the folder of the photographs; choose another folder for the scene"
+        )
     if (target / "info.txt").exists() and read_meta(target).get("made_by") != MADE_BY:
         raise ValueError(
             f"{target} holds a scene that kdiffhash did not build; choose another folder"
         )
     if (model is None) != (database is None):
-        raise ValueError("model and database must be given together; give both or neither")
+        raise ValueError("model and database must be given together, or neither of them")
     names: list[str] | None = None
     if model is None or database is None:
         names = _checked_photos(source)
         model, database = reconstruct(
             source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
         )
-    reconstruction = read_model(
+    reconstruction = read_sparse_model(
         Path(model), Path(database), min_photos=min_photos, max_error=max_error
     )
-    if len(reconstruction.points) < 2 * _NEIGHBOURS:
+    if len(reconstruction.points) < 2 * _SURFACE_NEIGHBOURS:
         raise ValueError(
-            f"only {len(reconstruction.points)} points are seen in {min_photos} or more photos "
+            f"only {len(reconstruction.points)} points were found in {min_photos} or more photos "
             f"with a reprojection error of at most {max_error} pixels; the photographs overlap too "
-            "little or show too little texture"
+            "little or have too little texture"
         )
     added = _undetected_frames(reconstruction, rng)
     cut = []
     with progress(len(reconstruction.photos), "cutting patches", verbose) as advance:
-        both = zip(reconstruction.photos, added, strict=True)
-        for number, (photo, (more_points, more_frames)) in enumerate(both):
-            image = _read_photo(source / photo.name, photo)
+        pairs = zip(reconstruction.photos, added, strict=True)
+        for number, (photo, (more_points, more_frames)) in enumerate(pairs):
+            image = _read_registered(source / photo.name, photo)
             points = np.concatenate([photo.points, more_points])
             frames = np.concatenate([photo.frames, more_frames])
-            whole = np.flatnonzero(inside(corners(frames), image.shape).all(axis=1))
-            is_added = whole >= len(photo.points)
-            patches = cut_patches(image, frames[whole])
-            numbers = np.full(len(whole), number)
-            cut.append((points[whole], numbers, is_added, frames[whole], patches))
+            complete = np.flatnonzero(inside(corners(frames), image.shape).all(axis=1))
+            is_added = complete >= len(photo.points)
+            patches = cut_patches(image, frames[complete])
+            numbers = np.full(len(complete), number)
+            cut.append((points[complete], numbers, is_added, frames[complete], patches))
             advance(1)
     points, numbers, is_added, frames, patches = (
         np.concatenate(columns) for columns in zip(*cut, strict=True)
@@ -164,38 +178,40 @@ def build_scene(
 
 
 def _checked_photos(folder: Path) -> list[str]:
-    """Return the names of the photographs in a folder after decoding each."""
-    found = list_photos(folder, inner=False)
-    paths = [path for path in found if path.suffix.lower() != ".webp"]  # COLMAP does not read it
+    """Return the names of the photographs in a folder; raise if one of them cannot be decoded."""
+    photos = list_photos(folder, recursive=False)
+    paths = [path for path in photos if path.suffix.lower() != ".webp"]  # COLMAP does not read it
     if len(paths) < 3:
         raise ValueError(
-            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif, .bmp, not counting "
-            "subfolders); at least 3 of the same objects from different viewpoints are needed"
+            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif or .bmp, not counting "
+            "subfolders); at least 3 photographs of the same objects from different viewpoints are "
+            "needed"
         )
     for path in paths:
         read_grey(path)
     return [path.name for path in paths]
 
 
-def _read_photo(path: Path, photo: Photo) -> Pixels:
+def _read_registered(path: Path, photo: RegisteredPhoto) -> Pixels:
+    """Read a photograph; raise if its size is not that of its camera in the model."""
     pixels = read_grey(path)
-    wanted = (photo.camera.height, photo.camera.width)
-    if pixels.shape != wanted:
+    expected = (photo.camera.height, photo.camera.width)
+    if pixels.shape != expected:
         raise ValueError(
             f"{path} has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its camera in the model "
-            f"has {wanted[1]} x {wanted[0]}; use the photographs from which the model was made"
+            f"has {expected[1]} x {expected[0]}; use the photographs from which the model was made"
         )
     return pixels
 
 
 def _undetected_frames(
-    model: Model, rng: np.random.Generator
+    model: SparseModel, rng: np.random.Generator
 ) -> list[tuple[NDArray[np.int64], Frames]]:
     """Return, for each photograph, the points visible but not detected in it, and their frames.
 
-    A frame is transferred from the photograph with the most similar viewing direction in which the
-    point was detected. Detected keypoints deviate from such predictions; deviations sampled from
-    those of detected keypoints are added, so that detected and added patches look alike.
+    A frame is transferred from that photograph in which the point was detected whose viewing
+    direction is most similar. Detected keypoints deviate from such predictions. Deviations sampled
+    from those of detected keypoints are added, so that detected and added patches look alike.
     """
     surface = _find_surface(model)
     predictions = [_predict(model, number, surface) for number in range(len(model.photos))]
@@ -213,10 +229,10 @@ def _undetected_frames(
     return out
 
 
-def _find_surface(model: Model) -> _Surface:
-    """Estimate normals from nearby points, or from the mean viewing direction if not planar."""
+def _find_surface(model: SparseModel) -> _Surface:
+    """Estimate normals from nearby points, or as the mean viewing direction if not planar."""
     xyz = model.points
-    near = nearest(xyz, xyz, _NEIGHBOURS + 1)[1][:, 1:]
+    near = nearest_neighbours(xyz, xyz, _SURFACE_NEIGHBOURS + 1)[1][:, 1:]
     sight = np.zeros_like(xyz)
     for photo in model.photos:
         sight[photo.points] += _unit(photo.centre - xyz[photo.points])
@@ -233,8 +249,10 @@ def _find_surface(model: Model) -> _Surface:
     return _Surface(normal, np.stack([first, np.cross(normal, first)], axis=2), near)
 
 
-def _predict(model: Model, number: int, surface: _Surface) -> tuple[Frames, NDArray[np.bool_]]:
-    """Transfer frames from other photographs to one; return them and which points are visible."""
+def _predict(
+    model: SparseModel, number: int, surface: _Surface
+) -> tuple[Frames, NDArray[np.bool_]]:
+    """Transfer frames from other photographs to one; return them and the visibility of points."""
     photo, xyz = model.photos[number], model.points
     reference, reference_frame, turn = _nearest_view(model, number)
     ahead = photo.depth(xyz) > 0
@@ -242,11 +260,11 @@ def _predict(model: Model, number: int, surface: _Surface) -> tuple[Frames, NDAr
     frames = np.full((len(xyz), 4), np.nan)
     here = np.flatnonzero(usable)
     step = np.zeros((len(xyz), 2, 2))
-    step[here] = _derivative(photo, xyz[here], surface.tangent[here])
+    step[here] = _projection_derivative(photo, xyz[here], surface.tangent[here])
     for other_number in np.unique(reference[here]).tolist():
         other = model.photos[other_number]
         mine = here[reference[here] == other_number]
-        there = _derivative(other, xyz[mine], surface.tangent[mine])
+        there = _projection_derivative(other, xyz[mine], surface.tangent[mine])
         good = np.abs(np.linalg.det(there)) > 1e-12
         usable[mine[~good]] = False
         mine, there = mine[good], there[good]
@@ -259,9 +277,13 @@ def _predict(model: Model, number: int, surface: _Surface) -> tuple[Frames, NDAr
 
 
 def _nearest_view(
-    model: Model, number: int
+    model: SparseModel, number: int
 ) -> tuple[NDArray[np.int64], Frames, NDArray[np.float64]]:
-    """Return, per point, the other photograph with the nearest view, the frame and the angle."""
+    """Find the other photograph with the most similar viewing direction, for each point.
+
+    Returns the index of that photograph (-1 if there is none), the frame in it and the angle
+    between the viewing directions.
+    """
     xyz, own = model.points, model.photos[number]
     sight = _unit(own.centre - xyz)
     reference = np.full(len(xyz), -1)
@@ -281,14 +303,14 @@ def _nearest_view(
 
 
 def _is_visible(
-    model: Model,
+    model: SparseModel,
     number: int,
     surface: _Surface,
     frames: Frames,
     rows: NDArray[np.int64],
     turn: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Return which points are visible: facing the camera, neighbours detected, not occluded."""
+    """Return which points face the camera, have detected neighbours and are not occluded."""
     photo, xyz = model.photos[number], model.points
     sight = _unit(photo.centre - xyz[rows])
     visible = np.einsum("ni,ni->n", sight, surface.normal[rows]) > np.cos(_MAX_INCIDENCE)
@@ -299,16 +321,18 @@ def _is_visible(
     visible &= inside(corners(frames[rows]), shape).all(axis=1)
     seen = np.zeros(len(xyz), bool)
     seen[photo.points] = True
-    visible &= seen[surface.neighbours[rows]].sum(axis=1) >= _MIN_NEIGHBOURS_SEEN
+    visible &= seen[surface.neighbours[rows]].sum(axis=1) >= _MIN_DETECTED_NEIGHBOURS
     if len(photo.points):
-        _, near = nearest(photo.frames[:, :2], np.nan_to_num(frames[rows, :2]), 6)
+        _, near = nearest_neighbours(photo.frames[:, :2], np.nan_to_num(frames[rows, :2]), 6)
         around = photo.depth(xyz[photo.points])[near]
-        in_front = around < _OCCLUDED * photo.depth(xyz[rows])[:, None]
+        in_front = around < _OCCLUDER_DEPTH * photo.depth(xyz[rows])[:, None]
         visible &= in_front.mean(axis=1) < 0.34
     return np.asarray(visible)
 
 
-def _derivative(photo: Photo, xyz: Vectors, tangent: NDArray[np.float64]) -> NDArray[np.float64]:
+def _projection_derivative(
+    photo: RegisteredPhoto, xyz: Vectors, tangent: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the derivative of pixel positions along the surface, shape (n, 2, 2)."""
     step = 1e-4 * np.abs(photo.depth(xyz))[:, None]
     offsets = [step * tangent[:, :, axis] for axis in (0, 1)]
@@ -317,9 +341,9 @@ def _derivative(photo: Photo, xyz: Vectors, tangent: NDArray[np.float64]) -> NDA
 
 
 def _residuals(
-    model: Model, predictions: list[tuple[Frames, NDArray[np.bool_]]]
+    model: SparseModel, predictions: list[tuple[Frames, NDArray[np.bool_]]]
 ) -> NDArray[np.float64]:
-    """Return how detected frames deviate from predictions: offset in sigma, angle, octaves."""
+    """Return the errors of predicted frames: offset in sigma, angle, scale in octaves."""
     rows = []
     for photo, (frames, visible) in zip(model.photos, predictions, strict=True):
         known = visible[photo.points]
@@ -334,4 +358,5 @@ def _residuals(
 
 
 def _unit(vectors: Vectors) -> Vectors:
+    """Scale vectors to length 1."""
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300))

@@ -16,22 +16,23 @@ from .._util.threads import run_tiles
 from .scene import Scene, open_scene, read_scene
 from .sheets import PATCH, PER_SHEET, WIDTH_IN_SIGMA, Pixels
 
-Kind = Literal["sift", "hog"]
+DescriptorKind = Literal["sift", "hog"]
 
 
 def describe_patches(
-    patches: Any, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
+    patches: Any, kind: DescriptorKind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> NDArray[Any]:
     """Compute a descriptor for each patch.
 
     Parameters
     ----------
     patches : array of shape (n, 64, 64), uint8
-        An array, or the lazy patches of a scene, which are read one sheet at a time.
+        An array, or the patches of a scene (`PatchSheets`), which are read one sheet at a time.
     kind : {"sift", "hog"}, default="sift"
-        ``"sift"``: OpenCV's SIFT of one upright keypoint at the centre whose support is the patch
-        (15 sigma wide): 128 uint8. ``"hog"``: scikit-image's histograms of oriented gradients, 8
-        orientations, cells of 16 pixels, blocks of 2 x 2 cells: 288 float32.
+        ``"sift"`` is OpenCV's SIFT of one upright keypoint at the centre whose support is the patch
+        (15 sigma wide): 128 uint8 values. ``"hog"`` is scikit-image's histogram of oriented
+        gradients with 8 orientations, cells of 16 pixels and blocks of 2 x 2 cells: 288 float32
+        values.
     n_jobs : int, optional
         Number of threads; by default all cores available to the process.
     verbose : bool, default=False
@@ -39,7 +40,7 @@ def describe_patches(
 
     Returns
     -------
-    descriptors : array of shape (n, d)
+    descriptors : uint8 or float32 array of shape (n, d)
 
     Examples
     --------
@@ -69,9 +70,9 @@ def describe_patches(
 
 
 def describe_folder(
-    folder: Path, kind: Kind = "sift", *, n_jobs: int | None = None, verbose: bool = False
+    folder: Path, kind: DescriptorKind = "sift", *, n_jobs: int | None = None, verbose: bool = False
 ) -> Scene:
-    """Compute and store the descriptors of the scene in a folder, and open it."""
+    """Compute descriptors for the scene in a folder, store them there and open the scene."""
     scene = open_scene(folder, kind)
     descriptors = describe_patches(scene.patches, kind, n_jobs=n_jobs, verbose=verbose)
     with replacing(folder / f"{kind}.npy") as temporary, temporary.open("wb") as file:
@@ -80,16 +81,20 @@ def describe_folder(
 
 
 def _sift(patches: Pixels) -> NDArray[np.uint8]:
+    """Compute OpenCV's SIFT of each patch."""
     cv2 = need("cv2", "vision")
     middle = (PATCH - 1) / 2
     # Octave field 257: layer 1 of octave 1, the pyramid level for this size.
     keypoint = cv2.KeyPoint(middle, middle, 2 * PATCH / WIDTH_IN_SIGMA, 0, 0, 257)
     # One call for many patches, so that threads rarely wait for the GIL.
     _, descriptors = cv2.SIFT_create().compute(list(patches), [[keypoint]] * len(patches))
-    return np.concatenate(descriptors).astype(np.uint8)  # integers up to 255 already
+    return np.concatenate(descriptors).astype(
+        np.uint8
+    )  # the values are integers from 0 to 255 already
 
 
 def _hog(patches: Pixels) -> NDArray[np.float32]:
+    """Compute the histogram of oriented gradients of each patch."""
     hog = need("skimage.feature", "vision").hog
     cells = {"pixels_per_cell": (16, 16), "cells_per_block": (2, 2)}
     return np.stack([hog(patch, 8, **cells) for patch in patches]).astype(np.float32)

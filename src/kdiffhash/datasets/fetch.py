@@ -1,7 +1,7 @@
-"""Fetching the published patch data: download with resume, check, unpack, describe.
+"""Download the published patch data, verify and unpack it, and compute descriptors.
 
-The archives hold what the scene reader reads. An archive comes from the network and is trusted with
-nothing: no file of it is written outside its folder, and none that is not a plain file.
+Interrupted downloads are resumed. Archives are not trusted: a member that would be written outside
+the target folder, or that is not a regular file, is refused before anything is unpacked.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from .._util.progress import progress
 from .descriptors import describe_folder
 from .scene import Scene, read_scene
 
-_BLOCK = 1 << 18
-_TIMEOUT = 60.0  # seconds without a byte
-_TRIES = 4
-_LARGEST = 8 << 30  # bytes of all files of an archive together; the largest known one has 2.6 GB
-
+_READ_SIZE = 1 << 18  # bytes per read from the network
+_TIMEOUT = 60.0  # seconds without receiving a byte
+_MAX_ATTEMPTS = 4
+_MAX_UNPACKED = 8 << 30  # total bytes; the largest published archive has 2.6 GB
 
 _2007 = "https://phototour.cs.washington.edu/patches/"
 _2011 = "http://matthewalunbrown.com/patchdata/"
-PUBLISHED = {  # where a scene is, and the MD5 sum of its archive
+PUBLISHED = {  # URL and MD5 checksum of each archive
     "trevi": (_2007 + "trevi.zip", "d49ab428f154554856f83dba8aa76539"),
     "notredame-2007": (_2007 + "notredame.zip", "0f801127085e405a61465605ea80c595"),
     "halfdome": (_2007 + "halfdome.zip", "db871c5a86f4878c6754d0d12146440b"),
@@ -47,7 +46,21 @@ PUBLISHED = {  # where a scene is, and the MD5 sum of its archive
 
 
 class FetchError(KdiffhashError, ValueError):
-    """A download or an archive that cannot be used."""
+    """Raised if a scene cannot be downloaded, or if its archive is damaged or unsafe.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from kdiffhash.datasets import FetchError, fetch_scene
+    >>> archive = Path(tempfile.mkdtemp(), "trevi.zip")
+    >>> _ = archive.write_bytes(b"not the archive")
+    >>> try:
+    ...     fetch_scene("trevi", archive=archive, cache=archive.parent)
+    ... except FetchError as error:
+    ...     print("damaged or a different file" in str(error))
+    True
+    """
 
 
 def fetch_scene(
@@ -60,34 +73,54 @@ def fetch_scene(
     n_jobs: int | None = None,
     verbose: bool = False,
 ) -> Scene:
-    """Get a published scene, unless it is in the cache, and compute its SIFT descriptors.
+    """Download a published scene to the cache, compute its SIFT descriptors and open it.
+
+    A scene that is already in the cache is not downloaded again.
 
     Parameters
     ----------
     name : str
-        `trevi`, `notredame-2007`, `halfdome` (2007), `liberty`, `notredame` or `yosemite` (2011);
-        with `archive` or `url` any name.
+        `trevi`, `notredame-2007`, `halfdome` (2007), `liberty`, `notredame` or `yosemite` (2011).
+        With `archive` or `url`, any other name is accepted too.
     archive : path, optional
-        A copy of the archive (.zip) that is there already; nothing is downloaded then.
+        Local copy of the archive (.zip) to unpack; nothing is downloaded.
     url : str, optional
-        Another place to download from.
+        URL to download the archive from instead of the published one.
     md5 : str, optional
-        The archive's checksum; known for the scenes above, except from another `url`.
+        Expected MD5 checksum of the archive. By default that of the published archive, and no check
+        if `url` is given or the name is not one of the above.
     cache : path, optional
         Cache folder; by default KDIFFHASH_CACHE or the user's cache folder.
     n_jobs : int, optional
-        Threads for the descriptors.
-    verbose : bool
-        Show progress on a terminal.
+        Number of threads for the descriptors; by default all cores available to the process.
+    verbose : bool, default=False
+        Show progress bars on a terminal.
 
     Returns
     -------
-    Scene
+    scene : Scene
+
+    Raises
+    ------
+    FetchError
+        If the download fails, or if the archive is damaged, unsafe or not a scene.
+    ValueError
+        If the name is unknown or not a plain folder name.
+
+    Examples
+    --------
+    >>> from kdiffhash.datasets import fetch_scene
+    >>> scene = fetch_scene("trevi")  # doctest: +SKIP
     """
     if name != Path(name).name or name in ("", ".", "..", "views-train", "views-test"):
-        raise ValueError(f"a scene's name is a plain word that is not taken, got {name!r}")
+        raise ValueError(
+            "the name of a scene must be a plain folder name other than views-train and "
+            f"views-test, got {name!r}"
+        )
     if name not in PUBLISHED and archive is None and url is None:
-        raise ValueError(f"unknown scene {name!r}; known are {', '.join(PUBLISHED)}")
+        raise ValueError(
+            f"unknown scene {name!r}; choose one of {', '.join(PUBLISHED)}, or give archive or url"
+        )
     if url is None and name in PUBLISHED:
         url, known = PUBLISHED[name]
         md5 = md5 or known
@@ -97,19 +130,19 @@ def fetch_scene(
     with FileLock(folder.with_name(f".{name}.lock")):
         if (folder / "info.txt").is_file():
             if archive is not None:
-                raise ValueError(f"{folder} is there already; remove it to unpack another archive")
+                raise ValueError(f"{folder} exists already; remove it to unpack another archive")
         elif archive is not None:
             if not Path(archive).is_file():
                 raise FileNotFoundError(f"{archive} is not a file")
-            advice = "if you packed it yourself, give the scene another name"
+            advice = "if you packed the archive yourself, choose another name for the scene"
             _unpack(Path(archive), md5, advice, folder, verbose)
         else:
             target = root / "downloads" / f"{name}.zip"
             _download(str(url), target, verbose)
             try:
-                _unpack(target, md5, "it was removed, fetch it again", folder, verbose)
+                _unpack(target, md5, "it has been deleted, fetch it again", folder, verbose)
             except FetchError:
-                target.unlink()  # what is no scene now is none the next time
+                target.unlink()  # keeping it would make the next call fail in the same way
                 raise
             target.unlink()
         if not (folder / "sift.npy").is_file():
@@ -118,91 +151,102 @@ def fetch_scene(
 
 
 def _download(url: str, target: Path, verbose: bool) -> None:
-    """Download a file; what an earlier try has left is gone on with."""
+    """Download a file, resuming an interrupted download."""
     if target.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    part, note = target.with_suffix(".part"), target.with_suffix(".etag")
-    for attempt in range(_TRIES):
+    partial, validator = target.with_suffix(".part"), target.with_suffix(".etag")
+    for attempt in range(_MAX_ATTEMPTS):
         try:
-            _download_rest(url, part, note, verbose)
+            _download_rest(url, partial, validator, verbose)
             break
         except (OSError, http.client.HTTPException) as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if refused or isinstance(error, http.client.InvalidURL):
                 raise FetchError(
-                    f"{url} cannot be had: {error}. If you have a copy: kdiffhash data fetch NAME "
-                    "--from FILE.zip"
+                    f"cannot download {url}: {error}. To unpack a local copy instead: kdiffhash "
+                    "data fetch NAME --from FILE.zip"
                 ) from error
-            # A name of a file: this machine is at fault (a full disk, say), not the connection.
+            # An error with a file name is local (such as a full disk), not a network error.
             if not isinstance(error, urllib.error.URLError) and getattr(error, "filename", None):
                 raise
-            if attempt == _TRIES - 1:
-                kept = part.stat().st_size if part.exists() and note.exists() else 0
-                again = f"go on after the {kept} bytes that are kept" if kept else "try again"
+            if attempt == _MAX_ATTEMPTS - 1:
+                n_bytes = _resumable_bytes(partial, validator)
+                action = f"resume after {n_bytes} bytes" if n_bytes else "try again"
                 raise FetchError(
-                    f"{url}: the transfer broke off ({error}). Run the command again to {again}"
+                    f"the download of {url} was interrupted ({error}). Run the command again to "
+                    f"{action}"
                 ) from error
             time.sleep(0.5 * 2**attempt)
-    part.replace(target)
-    note.unlink(missing_ok=True)
+    partial.replace(target)
+    validator.unlink(missing_ok=True)
 
 
-def _download_rest(url: str, part: Path, note: Path, verbose: bool) -> None:
-    """One try: ask for the bytes that are missing, if the file on the server is still the same."""
-    have = part.stat().st_size if part.exists() and note.exists() else 0
+def _resumable_bytes(partial: Path, validator: Path) -> int:
+    """Return the size of a partial download; 0 without a validator to resume it with."""
+    return partial.stat().st_size if partial.exists() and validator.exists() else 0
+
+
+def _download_rest(url: str, partial: Path, validator: Path, verbose: bool) -> None:
+    """Request the missing bytes once, or the whole file if it has changed on the server.
+
+    `validator` is a file with the ETag or modification date that the server sent with the first
+    bytes. The server compares it with the current file (``If-Range``).
+    """
+    n_bytes = _resumable_bytes(partial, validator)
     headers = {"User-Agent": "kdiffhash", "Accept-Encoding": "identity"}
-    if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": note.read_text()}
+    if n_bytes:
+        headers |= {"Range": f"bytes={n_bytes}-", "If-Range": validator.read_text()}
     try:
-        answer = urllib.request.urlopen(
+        response = urllib.request.urlopen(
             urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
         )
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        if error.headers["Content-Range"] == f"bytes */{have}":
-            return  # nothing is missing
-        part.unlink()
-        raise ConnectionError("the server's file has changed") from error
-    with answer:
-        if answer.status != 206:
-            have = 0
-        elif not (answer.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
-            part.unlink()
-            raise ConnectionError("the server sent another part than was asked for")
-        length, etag = answer.headers["Content-Length"], answer.headers["ETag"] or "W/"
-        total = None if length is None else have + int(length)
-        validator = answer.headers["Last-Modified"] if etag.startswith("W/") else etag
-        note.unlink(missing_ok=True)
-        if validator:
-            note.write_text(validator)
-        shown = progress(total, f"downloading {part.stem}", verbose)
-        with part.open("ab" if have else "wb") as file, shown as advance:
-            advance(have)
-            while block := answer.read1(_BLOCK):
+        if error.headers["Content-Range"] == f"bytes */{n_bytes}":
+            return  # the partial file is complete
+        partial.unlink()
+        raise ConnectionError("the file has changed on the server") from error
+    with response:
+        if response.status != 206:
+            n_bytes = 0
+        elif not (response.headers["Content-Range"] or "").startswith(f"bytes {n_bytes}-"):
+            partial.unlink()
+            raise ConnectionError("the server sent another range than the one requested")
+        length, etag = response.headers["Content-Length"], response.headers["ETag"] or "W/"
+        total = None if length is None else n_bytes + int(length)
+        # Weak ETags cannot be used to resume.
+        tag = response.headers["Last-Modified"] if etag.startswith("W/") else etag
+        validator.unlink(missing_ok=True)
+        if tag:
+            validator.write_text(tag)
+        progress_bar = progress(total, f"downloading {partial.stem}", verbose)
+        with partial.open("ab" if n_bytes else "wb") as file, progress_bar as advance:
+            advance(n_bytes)
+            while data := response.read1(_READ_SIZE):
                 try:
-                    file.write(block)
+                    file.write(data)
                 except OSError as error:
                     error.filename = error.filename or file.name
                     raise
-                have += len(block)
-                advance(len(block))
-    if total is not None and have < total:
-        raise ConnectionError(f"{have} of {total} bytes came")
+                n_bytes += len(data)
+                advance(len(data))
+    if total is not None and n_bytes < total:
+        raise ConnectionError(f"received {n_bytes} of {total} bytes")
 
 
 def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: bool) -> None:
-    """Unpack beside the folder, then put it in place, so that it is whole or not there."""
+    """Unpack an archive to a temporary folder and rename that, so that no partial scene is left."""
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest() if md5 else ""
-    if md5 and found != md5.lower():
+        actual = hashlib.file_digest(file, "md5").hexdigest() if md5 else ""
+    if md5 and actual != md5.lower():
         raise FetchError(
-            f"{archive} has MD5 sum {found}, but {md5} is wanted: it is damaged or another file; "
-            + advice
+            f"{archive} has MD5 checksum {actual}, expected {md5}: it is damaged or a different "
+            f"file; {advice}"
         )
     if folder.exists():
-        raise ValueError(f"{folder} is there, but is not a scene; remove it")
+        raise ValueError(f"{folder} exists but is not a scene; remove it")
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _extract(archive, unfinished, verbose)
@@ -210,45 +254,50 @@ def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: 
         if not infos:
             raise FetchError(f"{archive} is not a scene: it has no info.txt")
         try:
-            read_scene(infos[0].parent)  # says what is missing
+            read_scene(infos[0].parent)  # raises if files are missing or damaged
         except (ValueError, FileNotFoundError) as error:
-            inside = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
-            raise FetchError(f"{archive} is not a whole scene: {inside}") from error
-        infos[0].parent.chmod(0o755)  # made for its owner alone, if it is the temporary folder
+            reason = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
+            raise FetchError(f"{archive} is not a complete scene: {reason}") from error
+        infos[0].parent.chmod(0o755)  # mkdtemp makes it accessible to its owner only
         infos[0].parent.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _extract(archive: Path, target: Path, verbose: bool) -> None:
-    broken = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
-    locked = (NotImplementedError, RuntimeError)  # zipfile's for unknown packing, for passwords
+    """Extract all files of a zip archive after checking that they are safe."""
+    damaged = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
+    unsupported = (NotImplementedError, RuntimeError)  # unknown compression, encryption
     try:
         with zipfile.ZipFile(archive) as file:
             members = [member for member in file.infolist() if not member.is_dir()]
-            _refuse_hostile(members, archive)
+            _check_members(members, archive)
             size = sum(member.file_size for member in members)
             with progress(size, f"unpacking {archive.name}", verbose) as advance:
                 for member in members:
                     file.extract(member, target)
                     advance(member.file_size)
-    except (*broken, *locked) as error:
-        raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
+    except (*damaged, *unsupported) as error:
+        raise FetchError(f"{archive} is not a readable zip archive: {error}") from error
     except OSError as error:
         if error.errno is None:  # from a damaged bzip2 stream
-            raise FetchError(f"{archive} is not a whole zip archive: {error}") from error
+            raise FetchError(f"{archive} is not a readable zip archive: {error}") from error
         raise
 
 
-def _refuse_hostile(members: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Stop before anything is written if a member would leave the folder or is not a plain file."""
+def _check_members(members: list[zipfile.ZipInfo], archive: Path) -> None:
+    """Raise if a file would be written outside the target folder, is special, or is too large."""
     for member in members:
         path = PurePosixPath(member.filename.replace("\\", "/"))
         kind = stat.S_IFMT(member.external_attr >> 16)
-        outside = path.is_absolute() or ".." in path.parts or ":" in member.filename
-        if outside or "\0" in member.filename:
-            raise FetchError(f"{archive}: {member.filename!r} leads out of the folder; refused")
+        is_outside = path.is_absolute() or ".." in path.parts or ":" in member.filename
+        if is_outside or "\0" in member.filename:
+            raise FetchError(
+                f"{archive} is refused: {member.filename!r} would be written outside the folder"
+            )
         if kind not in (0, stat.S_IFREG):
-            raise FetchError(f"{archive}: {member.filename!r} is not a plain file; refused")
-    if sum(member.file_size for member in members) > _LARGEST:
-        raise FetchError(f"{archive} would unpack to more than {_LARGEST >> 30} GB; refused")
+            raise FetchError(f"{archive} is refused: {member.filename!r} is not a regular file")
+    if sum(member.file_size for member in members) > _MAX_UNPACKED:
+        raise FetchError(
+            f"{archive} is refused: it would unpack to more than {_MAX_UNPACKED >> 30} GB"
+        )

@@ -1,8 +1,9 @@
 """Keypoint frames (position, orientation, scale) and the patches they cut from an image.
 
-A frame is a row (x, y, angle, sigma): pixels with (0, 0) at the centre of the first one, radians
-from the x axis towards the y axis (clockwise on the screen), and the scale of the keypoint. Its
-patch is 15 sigma wide and rotated so that the angle points to the right.
+A frame is a row (x, y, angle, sigma). The position is in pixels, with (0, 0) at the centre of the
+first pixel; the angle is in radians from the x axis towards the y axis (clockwise on the screen);
+sigma is the scale of the keypoint. The patch of a frame is 15 sigma wide and rotated so that the
+angle points to the right.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def detect_frames(image: Pixels, contrast: float = 0.012) -> Frames:
 def move_frames(
     frames: Frames, moved: NDArray[np.float64], jacobians: NDArray[np.float64]
 ) -> Frames:
-    """Transform frames by a smooth map, given new positions and 2 x 2 derivatives.
+    """Transform frames by a smooth map, given their new positions and its 2 x 2 derivatives.
 
-    A frame stays a similarity: its scale grows with the square root of the area, and its angle
-    follows the direction it points in.
+    Shear is dropped: the scale changes with the square root of the area, and the angle is that of
+    the transformed direction.
     """
     direction = np.stack([np.cos(frames[:, 2]), np.sin(frames[:, 2])], axis=1)
     turned = np.einsum("nij,nj->ni", jacobians, direction)
@@ -55,13 +56,15 @@ def corners(frames: Frames) -> NDArray[np.float64]:
     return np.stack([centre - u - v, centre + u - v, centre + u + v, centre - u + v], axis=1)
 
 
-def nearest(points: NDArray[np.float64], queries: NDArray[np.float64], count: int) -> Neighbours:
-    """Return distances and indices of the nearest neighbours, nearest first.
+def nearest_neighbours(
+    points: NDArray[np.float64], queries: NDArray[np.float64], count: int
+) -> Neighbours:
+    """Return distances and indices of the nearest points, nearest first.
 
-    If there are fewer than `count` points, the remaining distances are infinite and the indices
-    those of the last point.
+    If there are fewer than `count` points, the remaining distances are infinite and the remaining
+    indices are that of the last point.
     """
-    from scipy.spatial import cKDTree  # slow to import; commands should start quickly
+    from scipy.spatial import cKDTree  # imported here because it is slow to import
 
     gap, near = cKDTree(points).query(queries, np.arange(1, count + 1))
     return gap, np.minimum(near, len(points) - 1)
@@ -74,7 +77,7 @@ def inside(positions: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np
 
 
 def cut_patches(image: Pixels, frames: Frames) -> Pixels:
-    """Cut the patches of frames; large frames are cut from a reduced image (no aliasing)."""
+    """Cut the patches of frames; large ones are cut from a reduced image to avoid aliasing."""
     cv2 = need("cv2", "vision")
     out = np.empty((len(frames), PATCH, PATCH), np.uint8)
     pixel = WIDTH_IN_SIGMA * frames[:, 3] / PATCH  # image pixels per patch pixel

@@ -12,27 +12,27 @@ from .._util.extras import need
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
 
 
-def list_photos(root: Path, *, inner: bool = True) -> list[Path]:
-    """List the photographs in a folder by name; `inner` includes its subfolders."""
+def list_photos(root: Path, *, recursive: bool = True) -> list[Path]:
+    """List the photographs in a folder, sorted by path; `recursive` includes its subfolders."""
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder of photographs")
-    named = (
-        path for path in root.glob("**/*" if inner else "*") if path.suffix.lower() in SUFFIXES
+    candidates = (
+        path for path in root.glob("**/*" if recursive else "*") if path.suffix.lower() in SUFFIXES
     )
-    return sorted(path for path in named if path.is_file())
+    return sorted(path for path in candidates if path.is_file())
 
 
-def read_grey(path: Path, *, upright: bool = False) -> NDArray[np.uint8]:
-    """Read an image in grey; `upright` applies the orientation in its EXIF data."""
+def read_grey(path: Path, *, apply_orientation: bool = False) -> NDArray[np.uint8]:
+    """Read an image in grey; `apply_orientation` rotates it as its EXIF data says."""
     image_module = need("PIL.Image", "vision")
     try:
         with image_module.open(path) as image:
-            if upright:
+            if apply_orientation:
                 image = need("PIL.ImageOps", "vision").exif_transpose(image)
             if image.mode.startswith("I;16"):
                 return (np.asarray(image) >> 8).astype(np.uint8)
             if image.mode in ("I", "F"):
-                raise ValueError("it has more than 16 bits per pixel; save it with 8 or 16")
+                raise ValueError("it has more than 16 bits per pixel; convert it to 8 or 16 bits")
             return np.asarray(image.convert("L"))
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):

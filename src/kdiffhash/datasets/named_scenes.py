@@ -1,4 +1,4 @@
-"""Find scenes by name: in a folder, among the fetched ones, or embedded."""
+"""Find scenes by path or name: in a folder of scenes, in the cache, or in the embedded set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from .._util.files import cache_folder
-from .descriptors import Kind, describe_folder
+from .descriptors import DescriptorKind, describe_folder
 from .scene import Scene, read_scene
 from .views import load_views
 
@@ -17,8 +17,9 @@ def find_scene(name: str | os.PathLike[str]) -> Path:
     Parameters
     ----------
     name : str or path
-        Path of a scene, or name of a scene in KDIFFHASH_SCENES or among the fetched scenes.
-        `views-train` and `views-test` name the embedded set, which is made on first use.
+        Path of a scene, or name of a scene in the folder KDIFFHASH_SCENES or in the cache of
+        `fetch_scene`. `views-train` and `views-test` are the two scenes of the embedded set, which
+        is made on first use.
 
     Returns
     -------
@@ -52,8 +53,8 @@ def find_scene(name: str | os.PathLike[str]) -> Path:
         return fetched
     where = f"KDIFFHASH_SCENES={root}" if root else "KDIFFHASH_SCENES (which is not set)"
     raise FileNotFoundError(
-        f"no scene {os.fspath(name)!r}: no folder of that name with an info.txt here, in {where} "
-        "or among fetched scenes (kdiffhash data fetch NAME)"
+        f"no scene {os.fspath(name)!r}: there is no such folder with an info.txt in the current "
+        f"folder, in {where} or in the cache of downloads (kdiffhash data fetch NAME)"
     )
 
 
@@ -70,6 +71,13 @@ def load_scene(name: str | os.PathLike[str], descriptor: str = "sift") -> Scene:
     Returns
     -------
     scene : Scene
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such scene, or if it has neither these descriptors nor patches.
+    ValueError
+        If a file of the scene is damaged.
 
     Examples
     --------
@@ -88,12 +96,12 @@ def load_scene(name: str | os.PathLike[str], descriptor: str = "sift") -> Scene:
 
 def describe_scene(
     name: str | os.PathLike[str],
-    kind: Kind = "sift",
+    kind: DescriptorKind = "sift",
     *,
     n_jobs: int | None = None,
     verbose: bool = False,
 ) -> Scene:
-    """Compute the descriptors of a scene's patches, store them in its folder and open it.
+    """Compute descriptors of the patches of a scene, store them in its folder and open it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Structure from motion with COLMAP: photographs in, cameras, points and keypoints out.
+"""Structure from motion with COLMAP: cameras, 3D points and keypoints from photographs.
 
 Every step stores its result in the working folder and is skipped if the result exists, so that an
-interrupted run is resumed.
+interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Vectors = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Photo:
-    """A photograph with its camera, and the keypoints that belong to points of the model."""
+class RegisteredPhoto:
+    """A photograph with its camera and the keypoints that belong to 3D points of the model."""
 
     name: str
     camera: Any
     rotation: Vectors  # world to camera
     translation: Vectors
     frames: Frames
-    points: NDArray[np.int64]  # index into Model.points for each frame
+    points: NDArray[np.int64]  # index into SparseModel.points for each frame
 
     @property
     def centre(self) -> Vectors:
@@ -46,7 +46,7 @@ class Photo:
         return np.asarray(-self.rotation.T @ self.translation)
 
     def depth(self, xyz: Vectors) -> Vectors:
-        """Return the depth of points in front of the camera."""
+        """Return the depth of points along the viewing direction; negative behind the camera."""
         return np.asarray(xyz @ self.rotation[2] + self.translation[2])
 
     def project(self, xyz: Vectors) -> Vectors:
@@ -57,17 +57,17 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Model:
-    """Reliable points and the registered photographs."""
+class SparseModel:
+    """The reliable 3D points of a COLMAP model, and its registered photographs."""
 
-    photos: list[Photo]
+    photos: list[RegisteredPhoto]
     points: Vectors
 
 
 def reconstruct(
     photos: Path, names: list[str], work: Path, *, n_jobs: int | None, verbose: bool
 ) -> tuple[Path, Path]:
-    """Run structure from motion; return the folder of the largest model and the database."""
+    """Run structure from motion; return the folder of the largest model and its database."""
     pycolmap = need("pycolmap", "colmap")
     work.mkdir(parents=True, exist_ok=True)
     database, sparse = work / "database.db", work / "sparse"
@@ -93,14 +93,15 @@ def reconstruct(
     models = sorted(path for path in sparse.iterdir() if path.is_dir())
     if not models:
         raise ValueError(
-            f"the photographs in {photos} do not overlap enough: no three could be registered. "
-            "Take more photographs of the same objects, from viewpoints closer together"
+            f"the photographs in {photos} do not overlap enough: COLMAP could not register three "
+            "of them. Take more photographs of the same objects, from viewpoints closer together"
         )
     sizes = {path: _open_model(path).num_reg_images() for path in models}
     return max(models, key=lambda path: (sizes[path], path.name)), database
 
 
 def _open_model(model: Path) -> Any:
+    """Open a COLMAP model."""
     pycolmap = need("pycolmap", "colmap")
     if not model.is_dir():
         raise FileNotFoundError(f"{model} is not a folder with a COLMAP model")
@@ -109,13 +110,13 @@ def _open_model(model: Path) -> Any:
         try:
             return pycolmap.Reconstruction(model)
         except (ValueError, RuntimeError, IndexError, MemoryError) as error:
-            raise ValueError(f"{model} is not a whole COLMAP model: {error}") from error
+            raise ValueError(f"{model} is not a complete COLMAP model: {error}") from error
 
 
 def _check_points(path: Path) -> None:
-    """Raise if the file of points is truncated: COLMAP would loop forever."""
+    """Raise if the file of points is truncated, in which case COLMAP would loop forever."""
     if not path.is_file():
-        return  # models may be stored as text
+        return  # a model may be stored as text files
     content = path.read_bytes()
     try:
         (n_points,) = struct.unpack_from("<Q", content)
@@ -129,37 +130,39 @@ def _check_points(path: Path) -> None:
         raise ValueError(f"{path} is truncated")
 
 
-def read_model(model: Path, database: Path, *, min_photos: int, max_error: float) -> Model:
-    """Read the points of a COLMAP model with enough observations and a small error."""
+def read_sparse_model(
+    model: Path, database: Path, *, min_photos: int, max_error: float
+) -> SparseModel:
+    """Read a COLMAP model, without points that have few observations or a large error."""
     if not database.is_file():
         raise FileNotFoundError(f"{database} is not a COLMAP database: no such file")
     reconstruction = _open_model(model)
-    kept: list[Vectors] = []
-    seen_by: dict[int, list[tuple[int, int]]] = {}
+    positions: list[Vectors] = []
+    observations: dict[int, list[tuple[int, int]]] = {}
     for _, point in sorted(reconstruction.points3D.items(), key=lambda item: int(item[0])):
-        seen = [(e.image_id, e.point2D_idx) for e in point.track.elements]
-        if point.error <= max_error and len(dict(seen)) >= min_photos:
-            for image_id, keypoint in seen:
-                seen_by.setdefault(image_id, []).append((len(kept), keypoint))
-            kept.append(np.array(point.xyz))
-    xyz, photos = np.array(kept).reshape(-1, 3), []
+        track = [(e.image_id, e.point2D_idx) for e in point.track.elements]
+        if point.error <= max_error and len(dict(track)) >= min_photos:
+            for image_id, keypoint in track:
+                observations.setdefault(image_id, []).append((len(positions), keypoint))
+            positions.append(np.array(point.xyz))
+    xyz, photos = np.array(positions).reshape(-1, 3), []
     images = [reconstruction.images[i] for i in reconstruction.reg_image_ids()]
     for image in sorted(images, key=lambda image: image.name):
-        rows, keypoints = np.array(seen_by.get(image.image_id, []), np.int64).reshape(-1, 2).T
+        rows, keypoints = np.array(observations.get(image.image_id, []), np.int64).reshape(-1, 2).T
         pose = image.cam_from_world()
-        photo = Photo(
+        photo = RegisteredPhoto(
             image.name,
-            copy.deepcopy(image.camera),  # owned by the reconstruction, which is freed
+            copy.deepcopy(image.camera),  # the original is freed with the reconstruction
             np.asarray(pose.rotation.matrix()),
             np.asarray(pose.translation),
             _read_frames(database, image.name, keypoints),
             rows,
         )
         photos.append(_one_frame_per_point(photo, xyz))
-    return Model(photos, xyz)
+    return SparseModel(photos, xyz)
 
 
-def _one_frame_per_point(photo: Photo, xyz: Vectors) -> Photo:
+def _one_frame_per_point(photo: RegisteredPhoto, xyz: Vectors) -> RegisteredPhoto:
     """Keep one keypoint per point and photograph, the one nearest to its projection."""
     if not len(photo.points):
         return photo
@@ -170,20 +173,20 @@ def _one_frame_per_point(photo: Photo, xyz: Vectors) -> Photo:
 
 
 def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Frames:
-    """Read the frames of some keypoints, from their positions and affine shapes."""
+    """Compute the frames of some keypoints from their positions and affine shapes in a database."""
     try:
         uri = f"{database.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as connection:
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT k.rows, k.cols, k.data FROM keypoints k JOIN images i USING (image_id) "
                 "WHERE i.name = ?",
                 (name,),
             ).fetchone()
     except sqlite3.Error as error:
         raise ValueError(f"{database} is not a COLMAP database: {error}") from error
-    if found is None:
+    if row is None:
         raise ValueError(f"{database} has no keypoints of {name}; it does not belong to the model")
-    n_rows, n_columns, content = found
+    n_rows, n_columns, content = row
     if len(content) != 4 * n_rows * n_columns or (len(keypoints) and keypoints.max() >= n_rows):
         raise ValueError(f"{database}: the keypoints of {name} do not match the model")
     if n_columns not in (4, 6):
@@ -204,6 +207,7 @@ def _read_frames(database: Path, name: str, keypoints: NDArray[np.int64]) -> Fra
 def _extract_and_match(
     pycolmap: Any, photos: Path, names: list[str], database: Path, threads: int, verbose: bool
 ) -> None:
+    """Detect keypoints and match all pairs of photographs, on the CPU."""
     extraction = pycolmap.FeatureExtractionOptions()
     matching = pycolmap.FeatureMatchingOptions()
     extraction.num_threads = matching.num_threads = threads
@@ -220,7 +224,7 @@ def _extract_and_match(
 
 
 def _one_camera(photos: Path, names: list[str]) -> bool:
-    """Return whether all photographs have the same size, camera and focal length in EXIF."""
+    """Return whether all photographs have the same size and EXIF camera and focal length."""
     image_module = need("PIL.Image", "vision")
     kinds = set()
     for name in names:
@@ -232,21 +236,21 @@ def _one_camera(photos: Path, names: list[str]) -> bool:
 
 
 def _check_same_photos(photos: Path, names: list[str], work: Path) -> None:
-    """Raise if the working folder belongs to other photographs."""
+    """Raise if the working folder was made from other photographs."""
     sizes = {name: (photos / name).stat().st_size for name in names}
-    note = work / "photos.json"
-    if not note.exists():
-        with replacing(note) as temporary:
+    record = work / "photos.json"
+    if not record.exists():
+        with replacing(record) as temporary:
             temporary.write_text(json.dumps(sizes, indent=1) + "\n")
         return
     try:
-        known = json.loads(note.read_text())
+        known = json.loads(record.read_text())
     except ValueError as error:
-        raise ValueError(f"{note} is damaged ({error}); remove {work} to start again") from error
+        raise ValueError(f"{record} is damaged ({error}); remove {work} to start again") from error
     if known != sizes:
         raise ValueError(
-            f"{work} was made from other photographs than those in {photos}; choose another --out "
-            "or remove that folder"
+            f"{work} was made from other photographs than those in {photos}; choose another output "
+            "folder, or remove this one"
         )
 
 

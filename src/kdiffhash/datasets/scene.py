@@ -1,11 +1,11 @@
-"""Scenes in the layout of the Winder/Brown patch data: patches of 3D points in photographs.
+"""Scenes in the layout of the Winder/Brown patch data: patches around 3D points in photographs.
 
-A scene is a folder with
+A scene is a folder with these files:
 
-- `info.txt`, one line per patch: point id, photo id (further columns are ignored);
+- `info.txt`: one line per patch with point id and photo id (further columns are ignored);
 - `patchesNNNN.bmp` (or `.png`, `.jpg`): sheets of 16 x 16 patches;
-- `m50_*.txt`, lists of test pairs: patch, point, 0, patch, point, 0 on each line;
-- `sift.npy` and the like: one descriptor per patch;
+- `m50_*.txt`: lists of test pairs, each line with patch, point, 0, patch, point, 0;
+- `sift.npy` or another `NAME.npy`: one descriptor per patch;
 - `confident.npy` (optional): one bool per patch, False where its point id is uncertain.
 
 A scene needs sheets or descriptors, not both.
@@ -36,25 +36,35 @@ MADE_BY = "kdiffhash"
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A scene or a subset of one; patches and descriptors are read when they are used.
+    """A scene, or a subset of one; patches and descriptors are read on first access.
 
-    Scenes are opened by `load_scene`.
+    Use `load_scene` to open a scene.
 
     Parameters
     ----------
     path : Path
         Folder of the scene.
     points : int64 array of shape (n,)
-        The id of the 3D point that each patch shows.
+        Id of the 3D point that each patch shows.
     photos : int64 array of shape (n,) or None
-        The id of the photograph that each patch comes from; None if unknown (all ids are 0).
+        Id of the photograph that each patch comes from; None if unknown (all ids are 0).
     descriptor : str, default="sift"
         Descriptors to use: the name of the file without `.npy`.
-    rows : int64 array of shape (n,) or None
-        In a subset of a scene, the indices of its patches in the folder.
-    confident : bool array of shape (n,) or None
-        False for patches whose point id is uncertain: no pair is drawn from them. None if all are
-        certain.
+    rows : int64 array of shape (n,) or None, default=None
+        Indices of the patches in the folder, for a subset of a scene; None for a whole scene.
+    confident : bool array of shape (n,) or None, default=None
+        False for patches whose point id is uncertain, which are left out of all drawn pairs. None
+        if all are certain.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from kdiffhash.datasets import Scene
+    >>> scene = Scene(Path("example"), points=np.array([0, 0, 1, 1, 2]), photos=None)
+    >>> pairs, similar = scene.draw_pairs(n_positives=2, n_negatives=3, random_state=0)
+    >>> pairs[similar].tolist()
+    [[0, 1], [2, 3]]
     """
 
     path: Path
@@ -66,7 +76,7 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """Name of the scene: that of its folder."""
+        """Name of the scene, which is the name of its folder."""
         return self.path.name
 
     def __len__(self) -> int:
@@ -83,7 +93,9 @@ class Scene:
         """The patches as a lazy array of shape (n, 64, 64)."""
         sheets = find_sheets(self.path)
         if not sheets:
-            raise FileNotFoundError(f"{self.path} has descriptors only, no sheets of patches")
+            raise FileNotFoundError(
+                f"{self.path} has descriptors only: there are no sheets of patches"
+            )
         return PatchSheets(sheets, len(self.points), self.rows)
 
     def draw_pairs(
@@ -96,23 +108,25 @@ class Scene:
     ) -> tuple[Pairs, Similar]:
         """Draw training pairs; the default numbers are those of the paper.
 
-        Patches that `confident` excludes are in no pair.
+        Patches whose `confident` entry is False are left out.
 
         Parameters
         ----------
         n_positives : int, default=100_000
-            Number of positive pairs, or all of them if there are fewer.
+            Number of positive pairs; if there are fewer, all of them are returned.
         n_negatives : int, default=200_000
             Number of negative pairs.
         across_photos : bool, default=False
             Draw pairs from different photographs only. In scenes made like the published ones,
             the patches of a point come from different photographs anyway.
-        random_state : int, Generator or None, default=None
+        random_state : int, Generator instance or None, default=None
 
         Returns
         -------
         pairs : int64 array of shape (p, 2)
+            Indices of patches.
         similar : bool array of shape (p,)
+            True for positive pairs.
         """
         if across_photos and self.photos is None:
             raise ValueError(
@@ -129,33 +143,35 @@ class Scene:
     def test_pairs(
         self, n_negatives: int | None = None, *, random_state: int = 0
     ) -> tuple[Pairs, Similar]:
-        """Return test pairs.
+        """Return the test pairs of the longest list `m50_*.txt`.
 
-        They are those of the longest list `m50_*.txt`. A subset of a scene, or a scene without a
-        list, gets 50,000 drawn pairs of each kind, as in the paper.
+        For a subset of a scene, or a scene without a list, up to 50,000 positive and 50,000
+        negative pairs are drawn, as in the paper.
 
         Parameters
         ----------
         n_negatives : int, optional
-            Draw this many negatives from the scene in place of those of the list; measuring an
-            FPR of 0.01 % takes a million.
+            Draw this many negative pairs instead of using those of the list. Measuring an FPR of
+            0.01 % takes a million.
         random_state : int, default=0
 
         Returns
         -------
         pairs : int64 array of shape (p, 2)
+            Indices of patches.
         similar : bool array of shape (p,)
+            True for positive pairs.
         """
         lists = sorted(self.path.glob("m50_*.txt"), key=lambda path: path.stat().st_size)
         if not lists or self.rows is not None:
-            wanted = 50_000 if n_negatives is None else n_negatives
-            return self.draw_pairs(50_000, wanted, random_state=random_state)
+            n_drawn = 50_000 if n_negatives is None else n_negatives
+            return self.draw_pairs(50_000, n_drawn, random_state=random_state)
         pairs, similar = self._read_list(lists[-1])
         if n_negatives is None:
             return pairs, similar
-        drawn, flags = self.draw_pairs(1, n_negatives, random_state=random_state)
-        both = np.concatenate([pairs[similar], drawn[~flags]])
-        return both, np.arange(len(both)) < similar.sum()
+        drawn, drawn_similar = self.draw_pairs(1, n_negatives, random_state=random_state)
+        combined = np.concatenate([pairs[similar], drawn[~drawn_similar]])
+        return combined, np.arange(len(combined)) < similar.sum()
 
     def split(
         self,
@@ -172,21 +188,22 @@ class Scene:
         test_share : float, default=0.5
             Share of the points, photographs or blocks that go to the test scene.
         by : {"points", "photos", "blocks"}, default="points"
-            ``"points"`` assigns points at random. ``"photos"`` assigns photographs at random as
-            well and drops patches whose point and photograph are on different sides, so that no
-            photograph is on both sides. ``"blocks"`` assigns runs of consecutive patches in turn:
-            in published scenes points that are close in the file are often close in the scene.
+            ``"points"`` assigns points at random. ``"photos"`` also assigns photographs at random
+            and drops patches whose point and photograph were assigned to different scenes, so that
+            the two scenes share no photograph either. ``"blocks"`` assigns blocks of consecutive
+            patches alternately: in published scenes, points that are close in the file are often
+            close in space.
         block_size : int, default=1000
-            Patches per block. A point belongs to the block of its first patch.
-        random_state : int, Generator or None, default=0
-            Not used by ``"blocks"``.
+            Number of patches per block. A point belongs to the block of its first patch.
+        random_state : int, Generator instance or None, default=0
+            Ignored by ``"blocks"``.
 
         Returns
         -------
         train, test : Scene
         """
         if not 0 < test_share < 1:
-            raise ValueError(f"test_share must lie between 0 and 1, got {test_share}")
+            raise ValueError(f"test_share must lie strictly between 0 and 1, got {test_share}")
         if by not in ("points", "photos", "blocks"):
             raise ValueError(f"by must be 'points', 'photos' or 'blocks', got {by!r}")
         if block_size < 1:
@@ -200,15 +217,31 @@ class Scene:
             in_train = ~in_test
         if by == "photos":
             if self.photos is None:
-                raise ValueError(f"{self.path} does not say which photo a patch comes from")
+                raise ValueError(
+                    f"by='photos' needs photo ids, but {self.path} does not say which photo a "
+                    "patch comes from"
+                )
             photo_in_test = _sample(self.photos, test_share, rng)
             in_test, in_train = in_test & photo_in_test, in_train & ~photo_in_test
         if not in_test.any() or not in_train.any():
-            raise ValueError(f"{self.path} is too small to be split")
+            raise ValueError(
+                f"{self.path} is too small for this split: one of the two scenes would be empty"
+            )
         return self.select(np.flatnonzero(in_train)), self.select(np.flatnonzero(in_test))
 
     def select(self, rows: NDArray[np.int64]) -> Scene:
-        """Return the scene with the given patches only, in the given order."""
+        """Return a scene with some of the patches.
+
+        Parameters
+        ----------
+        rows : int64 array of shape (m,)
+            Indices of the patches, in the order of the new scene.
+
+        Returns
+        -------
+        scene : Scene
+            A scene that refers to the same folder.
+        """
         photos = None if self.photos is None else self.photos[rows]
         confident = None if self.confident is None else self.confident[rows]
         in_folder = rows if self.rows is None else self.rows[rows]
@@ -219,13 +252,13 @@ class Scene:
     def _read_list(self, path: Path) -> tuple[Pairs, Similar]:
         table = _read_numbers(path, 6)
         pairs, points = table[:, [0, 3]], table[:, [1, 4]]
-        wrong = (pairs < 0) | (pairs >= len(self.points))
-        wrong |= self.points[np.where(wrong, 0, pairs)] != points
-        if wrong.any():
-            line = int(np.flatnonzero(wrong.any(axis=1))[0])
+        invalid = (pairs < 0) | (pairs >= len(self.points))
+        invalid |= self.points[np.where(invalid, 0, pairs)] != points
+        if invalid.any():
+            line = int(np.flatnonzero(invalid.any(axis=1))[0])
             raise ValueError(
-                f"{path}, line {_filled_lines(path)[line][0]}: patch {pairs[line].tolist()} of "
-                f"point {points[line].tolist()} does not agree with info.txt "
+                f"{path}, line {_filled_lines(path)[line][0]}: patches {pairs[line].tolist()} of "
+                f"points {points[line].tolist()} do not agree with info.txt "
                 f"({len(self.points)} patches)"
             )
         return pairs, points[:, 0] == points[:, 1]
@@ -234,27 +267,33 @@ class Scene:
 def read_scene(folder: Path, descriptor: str = "sift") -> Scene:
     """Open the scene in a folder and check that it has descriptors or patches."""
     scene = open_scene(folder, descriptor)
-    described = scene.path / f"{descriptor}.npy"
-    if described.is_file():
-        shape = _open_descriptors(described).shape
+    path = scene.path / f"{descriptor}.npy"
+    if path.is_file():
+        shape = _open_descriptors(path).shape
         if len(shape) != 2 or shape[0] != len(scene):
-            raise ValueError(f"{described} has shape {shape}, info.txt has {len(scene)} lines")
+            raise ValueError(
+                f"{path} has shape {shape}, but info.txt has {len(scene)} lines; one row per line "
+                "is expected"
+            )
     elif not find_sheets(scene.path):
-        raise FileNotFoundError(f"{scene.path} has neither {described.name} nor sheets of patches")
+        raise FileNotFoundError(f"{scene.path} has neither {path.name} nor sheets of patches")
     return scene
 
 
 def open_scene(folder: Path, descriptor: str) -> Scene:
-    """Open the scene in a folder; its descriptors may be missing or damaged."""
+    """Open the scene in a folder without checking its descriptors."""
     if not re.fullmatch(r"[\w-]+", descriptor):
-        raise ValueError(f"descriptor names a file such as sift.npy; got {descriptor!r}")
+        raise ValueError(
+            "descriptor must be the name of a file in the scene without .npy, such as 'sift', got "
+            f"{descriptor!r}"
+        )
     table = _read_numbers(folder / "info.txt", 2)
     n_patches = len(table)
     n_sheets = len(find_sheets(folder))
     if n_sheets and n_sheets != -(-n_patches // PER_SHEET):
         raise ValueError(
-            f"{folder}: info.txt has {n_patches} lines, which need "
-            f"{-(-n_patches // PER_SHEET)} sheets, but there are {n_sheets}"
+            f"{folder}: info.txt has {n_patches} lines, so the number of sheets must be "
+            f"{-(-n_patches // PER_SHEET)}, but it is {n_sheets}"
         )
     photos = table[:, 1].copy() if table[:, 1].any() else None
     confident = _read_confident(folder / "confident.npy", n_patches)
@@ -275,11 +314,11 @@ def write_scene(
 ) -> None:
     """Write a scene in the published layout, replacing an existing one.
 
-    Everything is first written to a temporary folder; `info.txt`, without which a folder is not a
+    All files are first written to a temporary folder. `info.txt`, without which a folder is not a
     scene, is moved last.
 
     `frames` has one row per patch: x and y in its photograph, orientation in radians, scale sigma.
-    `interest.txt` holds them after the photo id, the scale as its logarithm to base 2.
+    `interest.txt` stores these values after the photo id, with the base-2 logarithm of the scale.
     """
     folder.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
@@ -291,7 +330,7 @@ def write_scene(
         for n_lines in (2_000, 100_000):
             rng = np.random.default_rng(random_state)
             pairs, similar = draw_pairs(points, n_lines // 2, n_lines // 2, random_state=rng)
-            a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # equally many of each kind
+            a, b = rng.permutation(pairs[: 2 * similar.sum()]).T  # as many negatives as positives
             zero = np.zeros_like(a)
             table = np.column_stack([a, points[a], zero, b, points[b], zero])
             np.savetxt(new / f"m50_{len(table)}_{len(table)}_0.txt", table, fmt="%d")
@@ -317,7 +356,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _sample(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Choose a share of the distinct ids at random; True where a row has a chosen id."""
+    """Choose a share of the distinct ids at random; return True for entries with a chosen id."""
     distinct, which = np.unique(ids, return_inverse=True)
     chosen = np.zeros(len(distinct), bool)
     chosen[rng.permutation(len(distinct))[: round(share * len(distinct))]] = True
@@ -325,7 +364,7 @@ def _sample(ids: NDArray[np.int64], share: float, rng: np.random.Generator) -> N
 
 
 def _sample_blocks(ids: NDArray[np.int64], block_size: int, share: float) -> NDArray[np.bool_]:
-    """True where a patch's point falls into a block of the given share of all blocks."""
+    """Choose every so many blocks; return True for patches of points that belong to them."""
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)
     blocks = np.arange(-(-len(ids) // block_size))
     chosen = np.floor((blocks + 1) * share + 1e-9) > np.floor(blocks * share + 1e-9)
@@ -338,8 +377,8 @@ def _read_confident(path: Path, n_patches: int) -> NDArray[np.bool_] | None:
     confident = np.asarray(open_npy(path))
     if confident.shape != (n_patches,) or confident.dtype != np.bool_:
         raise ValueError(
-            f"{path} holds {confident.dtype} of shape {confident.shape}; one bool per patch is "
-            f"wanted, and info.txt has {n_patches} lines"
+            f"{path} holds {confident.dtype} of shape {confident.shape}; it must hold one bool per "
+            f"patch, and info.txt has {n_patches} lines"
         )
     return confident
 
@@ -347,12 +386,12 @@ def _read_confident(path: Path, n_patches: int) -> NDArray[np.bool_] | None:
 def _open_descriptors(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path.parent} has no {path.name}; compute it: kdiffhash data describe {path.parent} "
-            f"--kind {path.stem}"
+            f"{path.parent} has no {path.name}; compute it with: kdiffhash data describe "
+            f"{path.parent} --kind {path.stem}"
         )
     array: NDArray[Any] = open_npy(path)
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"{path} holds {array.dtype}, not numbers")
+        raise ValueError(f"{path} holds {array.dtype}; descriptors must be numbers")
     return array
 
 
@@ -360,7 +399,7 @@ def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
     """Read the first columns of a text file of integers."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about an empty file
+            warnings.simplefilter("ignore")  # NumPy warns about an empty file
             columns, encoding = range(n_columns), "utf-8-sig"
             table: NDArray[np.int64] = np.loadtxt(
                 path, np.int64, comments=None, usecols=columns, ndmin=2, encoding=encoding

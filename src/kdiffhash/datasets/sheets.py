@@ -1,4 +1,4 @@
-"""Sheets of patches: grey images of 1024 x 1024 pixels with 16 x 16 patches, row by row."""
+"""Sheets of patches: grey images of 1024 x 1024 pixels that hold 16 x 16 patches row by row."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ SIDE = PATCH * PER_SIDE
 Pixels = NDArray[np.uint8]
 
 _NAME = re.compile(r"patches(\d+)\.(bmp|png|jpe?g)", re.IGNORECASE)
-_N_CACHED = 16  # decoded sheets cached, 1 MB each
+_N_CACHED = 16  # decoded sheets kept in memory, 1 MB each
 
 
 class PatchSheets:
     """The patches of a scene as a lazy array of shape (n, 64, 64).
 
-    Indexing with an integer, a slice or an integer array reads the sheets that are needed. Grey BMP
-    sheets are memory-mapped; others are decoded, and the most recent ones are cached.
+    Indexing with an integer, a slice, an integer array or a boolean array reads only the sheets
+    that are needed. Grey BMP sheets are memory-mapped; others are decoded, and the most recently
+    used ones are cached.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class PatchSheets:
     n_patches : int
         Number of patches; the rest of the last sheet is padding.
     rows : int64 array, optional
-        Indices of the patches that this object exposes; all by default.
+        Indices of the patches that this array consists of; all by default.
 
     Examples
     --------
@@ -68,7 +69,7 @@ class PatchSheets:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(n, 64, 64)."""
+        """Shape of the array, (n, 64, 64)."""
         return len(self._rows), PATCH, PATCH
 
     def __len__(self) -> int:
@@ -82,11 +83,11 @@ class PatchSheets:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("patches are read from sheets, so a copy cannot be avoided")
+            raise ValueError("patches are read from files, so copy=False is not possible")
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def take(self, rows: NDArray[np.int64]) -> PatchSheets:
-        """Return some of the patches as another lazy array.
+        """Return a selection of the patches as another lazy array.
 
         Parameters
         ----------
@@ -123,11 +124,16 @@ def find_sheets(folder: Path) -> list[Path]:
         if match:
             number = int(match.group(1))
             if number in found:
-                raise ValueError(f"{folder} has two sheets number {number}; remove one of them")
+                raise ValueError(
+                    f"{folder} has two sheets with number {number}; remove one of them"
+                )
             found[number] = Path(entry.path)
     for number in range(len(found)):
         if number not in found:
-            raise ValueError(f"{folder}: sheet patches{number:04d} is missing")
+            raise ValueError(
+                f"{folder}: sheet patches{number:04d} is missing; sheets are numbered from 0 "
+                "without gaps"
+            )
     return [found[number] for number in range(len(found))]
 
 
@@ -140,7 +146,7 @@ def read_sheet(path: Path) -> Pixels:
     pixels = read_grey(path)
     if pixels.shape != (SIDE, SIDE):
         height, width = pixels.shape
-        raise ValueError(f"{path} has {width} x {height} pixels; a sheet has {SIDE} x {SIDE}")
+        raise ValueError(f"{path} has {width} x {height} pixels; a sheet must have {SIDE} x {SIDE}")
     return pixels
 
 
@@ -159,14 +165,14 @@ def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
 
 
 def _map_bmp(path: Path) -> Pixels | None:
-    """Map a BMP file with 8 bits per pixel and a linear grey palette; None if it is not one."""
+    """Memory-map a BMP file; return None if it is compressed or not 8-bit grey."""
     try:
-        with need("PIL.Image", "vision").open(path) as image:  # reads the header only
+        with need("PIL.Image", "vision").open(path) as image:  # reads only the header
             (coder, _, offset, (mode, _, direction)), *more = image.tile
             if (image.size, image.mode, coder, mode, more) != ((SIDE, SIDE), "L", "raw", "L", []):
                 return None
     except OSError:
-        return None  # decoding it reports what is wrong
+        return None  # decoding it will raise a better error
     try:
         return np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))[::direction]
     except ValueError as error:

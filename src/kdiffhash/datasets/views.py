@@ -1,12 +1,13 @@
-"""The embedded set: images from the scikit-image and scikit-learn wheels, warped into new views.
+"""The embedded set: images from the scikit-image and scikit-learn wheels, warped to new viewpoints.
 
-Each image is warped by random homographies, blurred, relit and made noisy. Keypoints are detected
-in every view, and those that correspond geometrically are patches of the same point; descriptors
-are not used for this. **These changes of viewpoint are synthetic**: planar images, no occlusion.
-The exception is the Middlebury motorcycle, a stereo pair with ground-truth disparity.
+Each image is warped by random homographies; blur, changes of lighting and noise are added.
+Keypoints are detected in every view, and those that correspond geometrically become patches of the
+same point. Descriptors are not used for this. **These changes of viewpoint are synthetic**: images
+are planar and nothing is occluded. The exception is the Middlebury motorcycle, a stereo pair with
+ground-truth disparity.
 
-Images with repetitive texture (stars, printed text, grass, bricks) are left out, because points
-that look the same would be labelled as different, and so are images with few keypoints.
+Images with repetitive texture (stars, printed text, grass, bricks) are left out, because different
+points of them look the same. Images with few keypoints are left out too.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from .frames import (
     detect_frames,
     inside,
     move_frames,
-    nearest,
+    nearest_neighbours,
 )
 from .images import read_grey
 from .scene import Scene, read_scene, write_scene
 from .sheets import Pixels
 
-VERSION = 1  # of the recipe; part of the name of the cache folder
+RECIPE_VERSION = 1  # part of the name of the cache folder
 TRAIN = (
     "astronaut.png",
     "camera.png",
@@ -57,16 +58,18 @@ TEST = ("china.jpg", "coins.png", "flower.jpg", "rocket.jpg", "motorcycle_left.p
 _N_VIEWS = 24
 _MAX_POINTS = 1000  # per image
 _MIN_PATCHES, _MAX_PATCHES = 2, 9  # per point
-_MIN_SIGMA = 1.6  # patches of smaller keypoints have very few pixels
+_MIN_SIGMA = 1.6  # smaller keypoints cover too few pixels
 
 
 class Views(NamedTuple):
     """The two scenes of the embedded set; they share no image.
 
-    Parameters
+    Attributes
     ----------
     train : Scene
+        Scene for training.
     test : Scene
+        Scene for testing.
 
     Examples
     --------
@@ -80,6 +83,8 @@ class Views(NamedTuple):
 
 
 class _Patches(NamedTuple):
+    """Patches with the point, photo and frame of each."""
+
     patches: Pixels
     points: NDArray[np.int64]
     photos: NDArray[np.int64]
@@ -87,11 +92,11 @@ class _Patches(NamedTuple):
 
 
 def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
-    """Load the embedded set: more than 20,000 patches of real images, without a download.
+    """Load the embedded set: more than 20,000 patches of real images that need no download.
 
-    It is made on first use, which takes about half a minute, and stored in the cache folder
+    The set is made on first use, which takes about half a minute, and stored in the cache folder
     (KDIFFHASH_CACHE). The changes of viewpoint are synthetic, except for the motorcycle, a stereo
-    pair with ground-truth disparity; see `kdiffhash.datasets.views`.
+    pair with ground-truth disparity.
 
     Parameters
     ----------
@@ -103,7 +108,7 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     Returns
     -------
     train, test : Scene
-        Scenes without a common image. Each photo id stands for one view of one image.
+        Two scenes that share no image. Each photo id stands for one view of one image.
 
     Examples
     --------
@@ -112,19 +117,18 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     >>> train.patches.shape[1:]  # doctest: +SKIP
     (64, 64)
     """
-    folder = cache_folder() / f"views-{VERSION}"
+    folder = cache_folder() / f"views-{RECIPE_VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(
-        folder.with_name(f".{folder.name}.lock")
-    ):  # another process waits until it is made
-        if not _is_whole(folder):
+    # Only one process makes the set; others wait for it.
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if not _is_complete(folder):
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
                 with progress(
                     len(TRAIN) + len(TEST), "making the embedded set", verbose
                 ) as advance:
-                    _write_half(unfinished / "views-train", TRAIN, n_jobs, advance)
-                    _write_half(unfinished / "views-test", TEST, n_jobs, advance)
+                    _write_views_scene(unfinished / "views-train", TRAIN, n_jobs, advance)
+                    _write_views_scene(unfinished / "views-test", TEST, n_jobs, advance)
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
             finally:
@@ -132,21 +136,24 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     return Views(read_scene(folder / "views-train"), read_scene(folder / "views-test"))
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether the set exists and is complete; a damaged one is made again."""
+def _is_complete(folder: Path) -> bool:
+    """Return whether the set exists and is complete; an incomplete one is made again."""
     try:
         return all(len(read_scene(folder / f"views-{name}").patches) for name in ("train", "test"))
     except (OSError, ValueError):
         return False
 
 
-def _write_half(
+def _write_views_scene(
     folder: Path, names: tuple[str, ...], n_jobs: int | None, advance: Callable[[int], None]
 ) -> None:
+    """Write the scene made from some of the images."""
     made: dict[str, _Patches] = {}
 
     def make(name: str) -> None:
-        made[name] = _views_of(name, np.random.default_rng([VERSION, zlib.crc32(name.encode())]))
+        made[name] = _views_of(
+            name, np.random.default_rng([RECIPE_VERSION, zlib.crc32(name.encode())])
+        )
         advance(1)
 
     run([partial(make, name) for name in names], n_jobs)
@@ -155,7 +162,11 @@ def _write_half(
     n_photos = _N_VIEWS * np.arange(len(images))
     patches = np.concatenate([one.patches for one in images])
     sources = [
-        {"file": name, "source": _source(name).parent.parent.name, "photos": [i, i + _N_VIEWS - 1]}
+        {
+            "file": name,
+            "source": _source_path(name).parent.parent.name,
+            "photos": [i, i + _N_VIEWS - 1],
+        }
         for name, i in zip(names, n_photos.tolist())
     ]
     write_scene(
@@ -165,39 +176,43 @@ def _write_half(
         np.concatenate([one.photos + n for one, n in zip(images, n_photos)]),
         descriptors=describe_patches(patches, n_jobs=n_jobs),
         frames=np.concatenate([one.frames for one in images]),
-        meta={"views": VERSION, "pictures": sources},
+        meta={"views": RECIPE_VERSION, "pictures": sources},
     )
 
 
-def _source(name: str) -> Path:
+def _source_path(name: str) -> Path:
+    """Return the path of an image in the installed packages."""
     module = "sklearn.datasets" if name in ("china.jpg", "flower.jpg") else "skimage"
     root = Path(need(module, "vision").__file__).parent
     return root / ("images" if module == "sklearn.datasets" else "data") / name
 
 
-def _read(name: str) -> Pixels:
-    image = read_grey(_source(name))
+def _read_source(name: str) -> Pixels:
+    """Read a source image in grey."""
+    image = read_grey(_source_path(name))
     # The retina image is oversampled by two.
     return need("cv2", "vision").pyrDown(image) if max(image.shape) > 1000 else image
 
 
 def _views_of(name: str, rng: np.random.Generator) -> _Patches:
-    """Make the patches of one image; points are its keypoints that are detected in views."""
-    original = _read(name)
+    """Make the patches of one image; its points are keypoints that are detected again in views."""
+    original = _read_source(name)
     points = _distinct(detect_frames(original))
     sources = [(original, points, np.ones(len(points), bool))]
     if name == "motorcycle_left.png":
-        sources.append((_read("motorcycle_right.png"), *_in_right_image(points)))
+        sources.append((_read_source("motorcycle_right.png"), *_in_right_image(points)))
     seen = []
     for number in range(_N_VIEWS):
         source, expected, visible = sources[number % len(sources)]
         unchanged = number < len(sources)
         H = np.eye(3) if unchanged else _random_homography(source.shape, rng)
         image = source if unchanged else _render(source, H, rng)
-        which, found = _match(expected, visible, detect_frames(image), H, source.shape, image.shape)
+        which, found = _find_points(
+            expected, visible, detect_frames(image), H, source.shape, image.shape
+        )
         seen.append((which, np.full(len(which), number), found, cut_patches(image, found)))
     point, photo, frame, patch = (np.concatenate(columns) for columns in zip(*seen, strict=True))
-    keep = _choose(point, rng)
+    keep = _sample_patches(point, rng)
     new_ids = np.unique(point[keep], return_inverse=True)[1].astype(np.int64)
     order = np.lexsort((photo[keep], new_ids))
     return _Patches(patch[keep][order], new_ids[order], photo[keep][order], frame[keep][order])
@@ -206,19 +221,19 @@ def _views_of(name: str, rng: np.random.Generator) -> _Patches:
 def _distinct(frames: Frames) -> Frames:
     """Drop keypoints whose patch largely overlaps that of a stronger one."""
     frames = frames[frames[:, 3] >= _MIN_SIGMA]
-    gap, near = nearest(frames[:, :2], frames[:, :2], min(40, len(frames)))
+    gap, near = nearest_neighbours(frames[:, :2], frames[:, :2], min(40, len(frames)))
     covers = (gap < 2 * frames[:, 3:]) & (np.abs(np.log2(frames[near, 3] / frames[:, 3:])) < 1)
-    kept = np.ones(len(frames), bool)
+    is_distinct = np.ones(len(frames), bool)
     for i in range(len(frames)):
-        if kept[i]:
-            others = near[i, covers[i]]
-            kept[others[others > i]] = False
-    return frames[kept]
+        if is_distinct[i]:
+            covered = near[i, covers[i]]
+            is_distinct[covered[covered > i]] = False
+    return frames[is_distinct]
 
 
 def _in_right_image(points: Frames) -> tuple[Frames, NDArray[np.bool_]]:
-    """Map points of the motorcycle's left image to the right one; tell which are visible."""
-    with np.load(_source("motorcycle_disp.npz"), allow_pickle=False) as file:
+    """Map points of the left motorcycle image to the right one; return which are visible there."""
+    with np.load(_source_path("motorcycle_disp.npz"), allow_pickle=False) as file:
         disparity = file["arr_0"].astype(np.float64)
     height, width = disparity.shape
     x, y = np.round(points[:, :2]).astype(int).T
@@ -272,55 +287,63 @@ def _render(source: Pixels, H: NDArray[np.float64], rng: np.random.Generator) ->
     return np.asarray(np.clip(image * 255, 0, 255).astype(np.uint8))
 
 
-def _apply(H: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.float64]:
+def _apply_homography(
+    H: NDArray[np.float64], positions: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Map positions by a homography."""
     mapped = positions @ H[:, :2].T + H[:, 2]
     return np.asarray(mapped[..., :2] / mapped[..., 2:])
 
 
-def _derivative(H: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 2 x 2 derivatives of a homography."""
+def _homography_derivative(
+    H: NDArray[np.float64], positions: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the 2 x 2 derivatives of a homography at some positions."""
     w = (positions @ H[2, :2] + H[2, 2])[:, None, None]
     return np.asarray(
-        (H[None, :2, :2] - _apply(H, positions)[:, :, None] * H[None, None, 2, :2]) / w
+        (H[None, :2, :2] - _apply_homography(H, positions)[:, :, None] * H[None, None, 2, :2]) / w
     )
 
 
-def _match(
+def _find_points(
     expected: Frames,
     visible: NDArray[np.bool_],
-    found: Frames,
+    detected: Frames,
     H: NDArray[np.float64],
     source_shape: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> tuple[NDArray[np.int64], Frames]:
-    """Return the indices of the points detected in a view, and their frames."""
+    """Find the expected points among the keypoints of a view; return their indices and frames."""
     back = np.asarray(np.linalg.inv(H), np.float64)
-    edge = corners(found)
-    whole = inside(edge, shape).all(axis=1)
-    whole &= inside(_apply(back, edge), source_shape).all(axis=1)
-    found = found[whole]
-    in_source = move_frames(found, _apply(back, found[:, :2]), _derivative(back, found[:, :2]))
-    if not len(found):
-        return np.empty(0, np.int64), found
+    outline = corners(detected)
+    complete = inside(outline, shape).all(axis=1)
+    complete &= inside(_apply_homography(back, outline), source_shape).all(axis=1)
+    detected = detected[complete]
+    positions = detected[:, :2]
+    in_source = move_frames(
+        detected, _apply_homography(back, positions), _homography_derivative(back, positions)
+    )
+    if not len(detected):
+        return np.empty(0, np.int64), detected
     points = np.flatnonzero(visible)
-    wanted = expected[points, None]  # (n, 1, 4), against the ten nearest keypoints
-    gap, near = nearest(in_source[:, :2], wanted[:, 0, :2], 10)
+    targets = expected[points, None]  # (n, 1, 4), against the ten nearest keypoints
+    gap, near = nearest_neighbours(in_source[:, :2], targets[:, 0, :2], 10)
     nearby = in_source[near]
-    fits = gap < np.maximum(1.5, 1.2 * wanted[:, :, 3])
-    fits &= np.abs(np.log2(nearby[:, :, 3] / wanted[:, :, 3])) < 0.5
-    fits &= np.abs(angle_between(wanted[:, :, 2], nearby[:, :, 2])) < np.pi / 6
+    fits = gap < np.maximum(1.5, 1.2 * targets[:, :, 3])
+    fits &= np.abs(np.log2(nearby[:, :, 3] / targets[:, :, 3])) < 0.5
+    fits &= np.abs(angle_between(targets[:, :, 2], nearby[:, :, 2])) < np.pi / 6
     matched = fits.any(axis=1)
     chosen = near[matched, fits[matched].argmax(axis=1)]
-    return points[matched], found[chosen]
+    return points[matched], detected[chosen]
 
 
-def _choose(point: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose the rows to keep: points with enough patches, at most so many, at random."""
+def _sample_patches(point: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Sample points that have enough patches, and patches of each; return row indices."""
     shuffled = rng.permutation(len(point))
     order = shuffled[np.argsort(point[shuffled], kind="stable")]
     sizes = np.bincount(point)
     rank = np.arange(len(point)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     enough = np.flatnonzero(sizes >= _MIN_PATCHES)
-    taken = np.zeros(len(sizes), bool)
-    taken[rng.permutation(enough)[:_MAX_POINTS]] = True
-    return order[taken[point[order]] & (rank < _MAX_PATCHES)]
+    is_sampled = np.zeros(len(sizes), bool)
+    is_sampled[rng.permutation(enough)[:_MAX_POINTS]] = True
+    return order[is_sampled[point[order]] & (rank < _MAX_PATCHES)]

@@ -1,4 +1,4 @@
-"""FAISS: convert an index of codes to a binary FAISS index, and back."""
+"""Convert an index of codes to a binary FAISS index, and back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..search.lookup_tables import cheapest_substrings
 
 Kind = Literal["flat", "ivf", "hnsw", "multihash"]
 
-#: Number of codes from which FAISS's HNSW at a recall of 95 % of the ten nearest neighbours matches
-#: exact search in batches, on real codes of 64 to 512 bits (benchmarks/hnsw_crossover.py).
+#: Number of codes from which FAISS's HNSW is as fast as exact search in batches, with a recall of
+#: 95 % of the ten nearest neighbours, on real codes of 64 to 512 bits
+#: (benchmarks/hnsw_crossover.py).
 HNSW_CROSSOVER = 100_000
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -54,15 +55,15 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
     ----------
     index : HammingIndex
         The index to convert. FAISS accepts only lengths that are a multiple of 8 bits.
-    kind : "flat", "ivf", "hnsw" or "multihash", default "flat"
+    kind : {"flat", "ivf", "hnsw", "multihash"}, default="flat"
         ``IndexBinaryFlat`` (exact), ``IndexBinaryIVF``, ``IndexBinaryHNSW`` or
         ``IndexBinaryMultiHash``.
     **options : int
         For "ivf": `n_lists`, the number of inverted lists (default: four times the square root of
-        the number of codes). For "hnsw": `m`, the number of neighbours per node (default 32),
-        `ef_construction` (default 40) and `ef_search` (default 16), the sizes of the candidate
-        list while building and while searching. For "multihash": `n_tables` (default 4) and
-        `table_bits`, the bits of a key (default 16).
+        the number of codes). For "hnsw": `m`, the number of neighbours per node (default 32);
+        `ef_construction` and `ef_search`, the size of the candidate list while building (default
+        40) and while searching (default 16). For "multihash": `n_tables`, the number of hash tables
+        (default 4), and `table_bits`, the bits of a key (default 16).
 
     Returns
     -------
@@ -116,7 +117,8 @@ def to_faiss(index: HammingIndex, kind: Kind = "flat", **options: int) -> Any:
 def _check_options(index: HammingIndex, kind: str, options: dict[str, int]) -> None:
     if index.n_bits % 8:
         raise ValueError(
-            f"FAISS needs a multiple of 8 bits, but the codes have {index.n_bits} bits"
+            f"FAISS needs a multiple of 8 bits, but the codes have {index.n_bits} bits; learn or "
+            "truncate to another length"
         )
     if kind not in _OPTIONS:
         raise ValueError(f"kind must be one of {', '.join(_OPTIONS)}, got {kind!r}")
@@ -135,7 +137,9 @@ def _to_ivf(
     faiss: Any, codes: NDArray[np.uint8], ids: NDArray[np.int64], bits: int, n_lists: int | None
 ) -> Any:
     if not len(ids):
-        raise ValueError("an IVF index is trained on codes, but the index is empty")
+        raise ValueError(
+            "an IVF index is trained on its codes, but the index is empty; add codes first"
+        )
     if n_lists is None:
         n_lists = min(len(ids), int(4 * len(ids) ** 0.5))
     if n_lists > len(ids):
@@ -166,7 +170,7 @@ def from_faiss(index: Any) -> HammingIndex:
     Raises
     ------
     ValueError
-        If the index is of a kind that does not store its codes accessibly.
+        If the index is of a kind whose codes cannot be read.
 
     Examples
     --------
@@ -221,14 +225,14 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
         Number of codes.
     n_bits : int
         Length of the codes.
-    radius : int, optional
-        Radius of a range search. By default the nearest neighbours are wanted, at any distance.
+    radius : int, default=None
+        Radius of a range search. None recommends a method for nearest neighbours at any distance.
 
     Returns
     -------
     method : "exact", "tables" or "hnsw"
         ``"exact"``: scan all codes (`HammingIndex.search`). ``"tables"``: lookup tables for a small
-        radius, which are exact, too, and which `HammingIndex.search_radius` builds when they pay.
+        radius, also exact, which `HammingIndex.search_radius` builds when they are faster.
         ``"hnsw"``: FAISS's HNSW (`to_faiss`), which is approximate.
     reason : str
         Why this method, in one sentence.
@@ -251,7 +255,7 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
             reason = f"at a radius of {radius} of {n_bits} bits, lookup tables leave few candidates"
             return Recommendation("tables", reason)
         return Recommendation(
-            "exact", "lookup tables pay only for a smaller radius or for more codes"
+            "exact", "lookup tables are faster only for a smaller radius or for more codes"
         )
     if n <= HNSW_CROSSOVER:
         return Recommendation(

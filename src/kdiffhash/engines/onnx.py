@@ -13,22 +13,22 @@ from ..codes import n_bytes
 from ..hashers import BaseHasher
 from ..learn.kernels import GaussianMap, IdentityMap
 
-_OPSET, _IR = 17, 8  # versions of 2022, so that older runtimes load the graph
+_OPSET, _IR = 17, 8  # versions from 2022, so that older runtimes can load the graph
 
 
 def export(hasher: BaseHasher, path: str | os.PathLike[str]) -> None:
     """Write a fitted hasher as an ONNX graph.
 
     The graph's input ``rows`` is float32 of shape (n, n_features), its output ``codes`` uint8 of
-    shape (n, n_bytes). The codes equal those of `transform` except for less than one bit in a
-    million: the graph sums in float64, in an order that the runtime chooses.
+    shape (n, n_bytes). Less than one bit in a million differs from `transform`, because the runtime
+    chooses the order in which the graph sums float64 values.
 
     Parameters
     ----------
     hasher : BaseHasher
         A fitted hasher, linear or with a Gaussian (``"rbf"``) or Mahalanobis kernel.
     path : str or path
-        File to write. An existing file is replaced once the new one is complete.
+        File to write. An existing file is replaced atomically.
 
     Raises
     ------
@@ -66,6 +66,7 @@ class _Graph:
         self.constants: list[Any] = []
 
     def model(self) -> Any:
+        """Build the graph and return it as an ONNX model."""
         hasher, helper, types = self.hasher, self.helper, self.types
         values = self.features(self.preprocessed("rows"))
         directions = hasher.directions_.T.astype(np.float64)
@@ -95,12 +96,13 @@ class _Graph:
         return name
 
     def constant(self, value: Any) -> str:
+        """Add a constant and return its name."""
         name = f"c{len(self.constants)}"
         self.constants.append(self.numpy.from_array(np.asarray(value), name))
         return name
 
     def preprocessed(self, rows: str) -> str:
-        """Preprocess in float32, as `transform` does."""
+        """Add the preprocessing, in float32 like `transform`, and return the name of its output."""
         kind = self.hasher.preprocess
         if kind is None:
             return rows
@@ -115,7 +117,7 @@ class _Graph:
         return self.add("Sqrt", self.add("Div", rows, self.add("Max", total, tiny)))
 
     def features(self, rows: str) -> str:
-        """Return centred rows, or kernel values, in float64."""
+        """Add the centring or the kernel, in float64, and return the name of the features."""
         features = self.hasher._feature_map()
         if not isinstance(features, IdentityMap | GaussianMap):
             raise ValueError(
@@ -141,7 +143,7 @@ class _Graph:
         return self.add("Exp", self.add("Sub", exponent, column))
 
     def packed(self, bits: str, out: str) -> None:
-        """Pack eight bits into each byte, most significant first, padded with zeros."""
+        """Add the packing: eight bits per byte, most significant bit first, padded with zeros."""
         n_bits = self.hasher.n_bits_
         values = self.add("Cast", bits, to=self.types.FLOAT)
         spare = -n_bits % 8

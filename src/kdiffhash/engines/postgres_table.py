@@ -1,4 +1,4 @@
-"""A table of codes in PostgreSQL: its connection, its statements, its comment, and COPY into it."""
+"""A table of codes in PostgreSQL: connection, transactions, SQL statements and binary COPY."""
 
 from __future__ import annotations
 
@@ -15,32 +15,42 @@ from .._util.extras import need
 from ..codes import Codes, n_bytes
 from ..search.segment import Ids
 
-SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # head of a binary COPY: no flags, nothing more
-END = b"\xff\xff"
+SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # header of binary COPY: no flags, no extension
+END = b"\xff\xff"  # trailer of binary COPY
 
 Data = Sequence[Mapping[str, Any] | None]
 T = TypeVar("T")
 
 
 class StoreError(KdiffhashError, ValueError):
-    """A table is not what was expected: not there, of another length, or not of kdiffhash."""
+    """A statement failed, or the table is missing, has another length, or is not kdiffhash's.
+
+    Examples
+    --------
+    >>> from kdiffhash import KdiffhashError
+    >>> from kdiffhash.engines.postgres import StoreError
+    >>> issubclass(StoreError, KdiffhashError), issubclass(StoreError, ValueError)
+    (True, True)
+    """
 
 
 class Meta(NamedTuple):
-    """What the comment of a table says."""
+    """What the comment of a table records: length of the codes, and fingerprint of the model."""
 
     n_bits: int
     model: str | None
 
 
 class Table:
-    """A table by its name, which may be anything, and the connection to its server."""
+    """A table, by its name, and the connection to its server."""
 
     def __init__(self, dsn: str, name: str, patience: float) -> None:
         self._psycopg = need("psycopg", "postgres")
         self._sql = need("psycopg.sql", "postgres")
         if not name or "\0" in name or len(name.encode()) > 63:
-            raise ValueError("a table needs a name of 1 to 63 bytes without a zero byte")
+            raise ValueError(
+                f"the name of a table must have 1 to 63 bytes and no zero byte, got {name!r}"
+            )
         self.dsn, self.name, self.patience = dsn, name, patience
         self._connection = self._connect()
 
@@ -54,74 +64,81 @@ class Table:
         try:
             return self._psycopg.connect(self.dsn, connect_timeout=10)
         except self._psycopg.Error as error:
-            raise ConnectionError(f"no connection to PostgreSQL: {_line(error)}") from None
+            raise ConnectionError(f"cannot connect to PostgreSQL: {_one_line(error)}") from None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A cursor in a transaction, which is undone if anything fails."""
+        """Yield a cursor in a transaction, which is rolled back if an exception is raised."""
         if self._connection.closed:
             self._connection = self._connect()
         try:
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 yield cursor
         except self._psycopg.OperationalError as error:
-            raise ConnectionError(f"PostgreSQL: {_line(error)}") from error
+            raise ConnectionError(f"PostgreSQL: {_one_line(error)}") from error
         except self._psycopg.Error as error:
-            raise StoreError(f"PostgreSQL: {_line(error)}") from error
+            raise StoreError(f"PostgreSQL: {_one_line(error)}") from error
 
-    def patiently(self, work: Callable[[], T]) -> T:
-        """Do a transaction; if the server goes away, wait for it and do it again."""
-        end, pause = time.monotonic() + self.patience, 0.2
+    def retry(self, transact: Callable[[], T]) -> T:
+        """Run a transaction; if the connection is lost, retry it with increasing delays."""
+        deadline, delay = time.monotonic() + self.patience, 0.2
         while True:
             try:
-                return work()
+                return transact()
             except ConnectionError:
-                if time.monotonic() + pause > end:
+                if time.monotonic() + delay > deadline:
                     raise
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
+            time.sleep(delay)
+            delay = min(2 * delay, 5.0)
 
     # -- statements -----------------------------------------------------------------------------
 
-    def run(self, cursor: Any, text: str, *values: Any, **numbers: int | str) -> Any:
-        """Run a statement in which {table} is the table and other names are literals; its cursor.
+    def execute(self, cursor: Any, text: str, *values: Any, **literals: int | str) -> Any:
+        """Execute a statement and return the cursor.
 
-        Values are bound. A percent sign in a name would be taken for a place to bind one.
+        ``{table}`` in `text` stands for the quoted name of the table, other names in braces for
+        `literals`, and each ``%s`` for one of `values`, which are bound.
         """
+        # psycopg would take a percent sign in the name for a placeholder.
         table = self._sql.Identifier(self.name.replace("%", "%%"))
-        literals = {name: self._sql.Literal(value) for name, value in numbers.items()}
-        return cursor.execute(self._sql.SQL(text).format(table=table, **literals), values)
+        quoted = {name: self._sql.Literal(value) for name, value in literals.items()}
+        return cursor.execute(self._sql.SQL(text).format(table=table, **quoted), values)
 
-    def quoted(self, cursor: Any) -> str:
-        """The name as PostgreSQL casts it to a regclass."""
+    def quoted_name(self, cursor: Any) -> str:
+        """Return the name of the table in the form that PostgreSQL casts to regclass."""
         return str(self._sql.Identifier(self.name).as_string(cursor))
 
-    def find(self, cursor: Any) -> Meta | None:
-        """What the comment of the table says; None if there is no such table."""
-        cursor.execute("SELECT to_regclass(%s)", [self.quoted(cursor)])
+    def read_meta(self, cursor: Any) -> Meta | None:
+        """Return what the comment of the table records; None if there is no such table."""
+        cursor.execute("SELECT to_regclass(%s)", [self.quoted_name(cursor)])
         if cursor.fetchone()[0] is None:
             return None
         query = "SELECT obj_description(%s::regclass, 'pg_class')"
-        cursor.execute(query, [self.quoted(cursor)])
+        cursor.execute(query, [self.quoted_name(cursor)])
         try:
             meta = json.loads(cursor.fetchone()[0])["kdiffhash"]
             return Meta(int(meta["n_bits"]), meta["model"])
         except (TypeError, ValueError, KeyError):
-            raise StoreError(f"the table {self.name!r} is not one of kdiffhash's") from None
+            raise StoreError(
+                f"the table {self.name!r} was not created by kdiffhash; use another name"
+            ) from None
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Any, Meta]]:
-        """A cursor in a transaction, and what the comment of the table says; it must be there."""
+    def open(self) -> Iterator[tuple[Any, Meta]]:
+        """Yield a cursor in a transaction, and what the comment of the table records.
+
+        Raises `StoreError` if there is no such table.
+        """
         with self.transaction() as cursor:
-            meta = self.find(cursor)
+            meta = self.read_meta(cursor)
             if meta is None:
-                raise StoreError(f"there is no table {self.name!r}; make it with create(n_bits)")
+                raise StoreError(f"there is no table {self.name!r}; create it with create(n_bits)")
             yield cursor, meta
 
-    # -- rows in --------------------------------------------------------------------------------
+    # -- adding rows ----------------------------------------------------------------------------
 
-    def copy_new(self, cursor: Any, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bool:
-        """Copy rows into the table; False, and nothing is done, if some of the ids are there."""
+    def try_copy(self, cursor: Any, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bool:
+        """Copy rows into the table; if an id is stored already, return False and copy none."""
         try:
             with self._connection.transaction():
                 self._copy(cursor, self.name, codes, ids, data, n_bits)
@@ -130,14 +147,15 @@ class Table:
             return False
 
     def stage(self, cursor: Any, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> None:
-        """Put rows into a table that lives as long as the transaction."""
+        """Copy rows into a temporary table that is dropped at the end of the transaction."""
         cursor.execute("DROP TABLE IF EXISTS pg_temp.kdiffhash_staged")
-        self.run(cursor, "CREATE TEMP TABLE kdiffhash_staged (LIKE {table}) ON COMMIT DROP")
+        self.execute(cursor, "CREATE TEMP TABLE kdiffhash_staged (LIKE {table}) ON COMMIT DROP")
         self._copy(cursor, "kdiffhash_staged", codes, ids, data, n_bits)
 
     def _copy(
         self, cursor: Any, table: str, codes: Codes, ids: Ids, data: Data | None, n_bits: int
     ) -> None:
+        """Copy rows into a table with COPY in binary format."""
         columns = "id, code" if data is None else "id, code, data"
         statement = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT binary)")
         with cursor.copy(statement.format(table=self._sql.Identifier(table))) as copy:
@@ -147,27 +165,28 @@ class Table:
 
 
 def copy_rows(codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bytes:
-    """Rows in PostgreSQL's binary format: number of fields, then length and bytes of each."""
+    """Return rows in the format of binary COPY: number of fields, then length and bytes of each."""
     width = n_bytes(n_bits)
     rows = np.zeros(
         len(codes),
-        [("n", ">i2"), ("a", ">i4"), ("id", ">i8"), ("b", ">i4"), ("bits", ">i4"),
-         ("code", np.uint8, (width,))],
+        [("n_fields", ">i2"), ("id_size", ">i4"), ("id", ">i8"),
+         ("code_size", ">i4"), ("n_bits", ">i4"), ("code", np.uint8, (width,))],
     )  # fmt: skip
-    rows["n"], rows["a"], rows["b"], rows["bits"] = 2 if data is None else 3, 8, 4 + width, n_bits
-    rows["id"], rows["code"] = ids, codes
+    rows["n_fields"] = 2 if data is None else 3
+    rows["id_size"], rows["id"] = 8, ids
+    rows["code_size"], rows["n_bits"], rows["code"] = 4 + width, n_bits, codes
     if data is None:
         return rows.tobytes()
-    parts = []
-    for row, more in zip(rows, data):
-        parts.append(row.tobytes())
-        if more is None:
-            parts.append(b"\xff\xff\xff\xff")
+    pieces = []
+    for row, item in zip(rows, data):
+        pieces.append(row.tobytes())
+        if item is None:
+            pieces.append(b"\xff\xff\xff\xff")  # a size of -1 is NULL
         else:
-            content = b"\x01" + json.dumps(more).encode()  # version of jsonb's binary form
-            parts.append(len(content).to_bytes(4, "big") + content)
-    return b"".join(parts)
+            content = b"\x01" + json.dumps(item).encode()  # jsonb starts with its version, 1
+            pieces.append(len(content).to_bytes(4, "big") + content)
+    return b"".join(pieces)
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return str(error).strip().replace("\n", "; ") or type(error).__name__

@@ -1,0 +1,1 @@
+"""Evaluation of distances on pairs: ROC curves, confidence intervals and distance thresholds."""

@@ -1,9 +1,10 @@
 """Confidence intervals of error rates, by resampling objects and training seeds.
 
-What the intervals cover: another sample of objects from the same scene, among them objects that
-this sample happened to miss, and, where distances of several seeds are given, another draw of
-training pairs and basis rows. What they do not cover: another scene, other descriptors, wrong
-labels, and settings that were chosen by looking at the same pairs.
+The intervals account for another sample of objects from the same scene, including kinds of objects
+that this sample happened to miss. If distances of several training seeds are given, they also
+account for another draw of training pairs and basis rows. They do not account for another scene,
+other descriptors, wrong labels, or settings that were chosen on the same pairs. The method is
+described in `resampling.py`.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class Interval:
     Attributes
     ----------
     value : float
-    low, high : float
-        Ends of the confidence interval.
+        The estimate.
+    low : float
+        Lower end of the confidence interval.
+    high : float
+        Upper end of the confidence interval.
     is_reliable : bool
-        False if too few objects are behind the false positives (the rule of enough objects, see
-        `enough_objects`): then the interval may well be too narrow.
+        False if there are too few objects (see `enough_objects`), so that the interval is likely
+        too narrow.
 
     Examples
     --------
@@ -73,14 +77,13 @@ def bootstrap(
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = None,
 ) -> Interval:
-    """Compute a rate with a confidence interval from resampled objects.
+    """Compute an error rate with a bootstrap confidence interval.
 
-    Pairs that share an object are not independent, so objects are resampled, not pairs: a positive
-    pair counts as often as its object was drawn, a negative pair as often as both of its objects
-    were drawn together. Half of the resamples also get unseen objects, worse than the worst one
-    seen, since a low false positive rate may depend on kinds of objects too rare to be in the
-    sample. On simulated heavy-tailed objects, 95 % intervals of the FNR at FPR 0.001 then cover the
-    truth in at least 90 % of samples of 600 or 4,000 objects; without unseen objects in 45 to 85 %.
+    Pairs that share an object are dependent, so objects are resampled instead of pairs. A positive
+    pair is weighted by the number of times its object was drawn, a negative pair by the product of
+    these numbers for its two objects. In half of the resamples, unseen objects that are worse than
+    the worst observed one are mixed in, since a low false positive rate may depend on kinds of
+    objects that are too rare to be in the sample.
 
     Parameters
     ----------
@@ -91,23 +94,28 @@ def bootstrap(
     similar : bool array of shape (p,)
         True for positive pairs.
     objects : array of shape (p, 2)
-        Ids of the objects in each pair; equal in positive pairs.
+        Labels of the two rows of each pair; equal in positive pairs.
     n_resamples : int, default=500
         Number of resamples.
     confidence : float, default=0.95
-        Share of samples whose interval is to cover the true rate.
-    random_state : int, Generator or None, default=None
+        Confidence level of the interval.
+    random_state : int, numpy.random.Generator or None, default=None
         Seed of the resamples.
 
     Returns
     -------
     interval : Interval
-        With ``is_reliable=False`` where `enough_objects` says so.
+        ``is_reliable`` is False if there are too few objects.
 
     Notes
     -----
-    The interval is for other objects of the same scene. It does not cover other scenes, other
-    training seeds (see `bootstrap_seeds`), wrong labels, or a choice among methods on these pairs.
+    The interval accounts for other objects of the same scene. It does not account for other scenes,
+    other training seeds (see `bootstrap_seeds`), wrong labels, or a choice of method on these
+    pairs.
+
+    On simulated objects with heavy tails, 95 % intervals of the FNR at an FPR of 0.001 cover the
+    true value in at least 90 % of the samples of 600 or 4,000 objects. Without unseen objects they
+    cover it in 45 to 85 %.
 
     Examples
     --------
@@ -140,32 +148,35 @@ def bootstrap_difference(
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = None,
 ) -> Interval:
-    """Compute ``rate(distances) - rate(other_distances)`` with a paired confidence interval.
+    """Compute the difference of a rate between two methods with a paired confidence interval.
 
-    Both methods see the same resamples, so what they have in common cancels. An interval below zero
-    means that the first method has the lower rate.
+    Both methods see the same resamples, so variation that they have in common cancels. An interval
+    below zero means that the first method has the lower rate.
 
     Parameters
     ----------
     rate : function of a Roc
         For instance ``lambda r: r.fnr_at(1e-3)``.
-    distances, other_distances : arrays of shape (p,)
-        Distances of the same pairs by two methods.
+    distances : array of shape (p,)
+        Distances of the pairs by the first method.
+    other_distances : array of shape (p,)
+        Distances of the same pairs by the second method.
     similar : bool array of shape (p,)
         True for positive pairs.
     objects : array of shape (p, 2)
-        Ids of the objects in each pair; equal in positive pairs.
+        Labels of the two rows of each pair; equal in positive pairs.
     n_resamples : int, default=500
         Number of resamples.
     confidence : float, default=0.95
-        Share of samples whose interval is to cover the true difference.
-    random_state : int, Generator or None, default=None
+        Confidence level of the interval.
+    random_state : int, numpy.random.Generator or None, default=None
         Seed of the resamples.
 
     Returns
     -------
     interval : Interval
-        ``is_reliable`` only if it is for both methods.
+        Of ``rate(distances) - rate(other_distances)``. ``is_reliable`` is True only if there are
+        enough objects for both methods.
 
     Examples
     --------
@@ -201,38 +212,41 @@ def bootstrap_seeds(
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = None,
 ) -> Interval:
-    """Compute a mean rate over training seeds with a hierarchical confidence interval.
+    """Compute the mean of a rate over training seeds with a confidence interval.
 
-    Each resample draws objects and, independently, seeds. With a second method the result is the
-    mean difference, paired over objects and over seeds: give both in the order of the same seeds.
+    Each resample draws objects and, independently, seeds. With a second method, the result is the
+    mean difference, paired over objects and over seeds; give both in the same order of seeds.
 
     Parameters
     ----------
     rate : function of a Roc
         For instance ``lambda r: r.fnr_at(1e-3)``.
     distances : sequence of arrays of shape (p,)
-        Distances of the same pairs by the method trained with each seed.
+        Distances of the same pairs, one array per training seed.
     similar : bool array of shape (p,)
         True for positive pairs.
     objects : array of shape (p, 2)
-        Ids of the objects in each pair; equal in positive pairs.
-    other_distances : sequence of arrays of shape (p,), optional
-        Of a second method; one array serves for all seeds if the method is not trained.
+        Labels of the two rows of each pair; equal in positive pairs.
+    other_distances : sequence of arrays of shape (p,) or None, default=None
+        Distances by a second method, one array per seed, or a single one for a method that is not
+        trained.
     n_resamples : int, default=500
         Number of resamples.
     confidence : float, default=0.95
-        Share of samples whose interval is to cover the true mean.
-    random_state : int, Generator or None, default=None
+        Confidence level of the interval.
+    random_state : int, numpy.random.Generator or None, default=None
         Seed of the resamples.
 
     Returns
     -------
     interval : Interval
+        Of the mean rate or the mean difference.
 
     Notes
     -----
-    Five seeds say little about the spread over seeds; where that spread is most of the width, the
-    interval is a few percent too narrow. With one seed, training is not covered at all.
+    A handful of seeds gives a poor estimate of the variance between seeds. If that variance
+    dominates, the coverage is below the nominal level: about 88 % instead of 95 % with five seeds.
+    With one seed, variation of training is not accounted for at all.
 
     Examples
     --------
@@ -241,41 +255,41 @@ def bootstrap_seeds(
     >>> objects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [1, 2], [0, 2]])
     >>> similar = objects[:, 0] == objects[:, 1]
     >>> by_seed = [[1, 1, 2, 5, 6, 7], [1, 1, 8, 5, 6, 7]]
-    >>> found = bootstrap_seeds(lambda r: r.auc, by_seed, similar, objects, random_state=0)
-    >>> round(found.value, 3), found.low < found.value < found.high
+    >>> interval = bootstrap_seeds(lambda r: r.auc, by_seed, similar, objects, random_state=0)
+    >>> round(interval.value, 3), interval.low < interval.value < interval.high
     (0.833, True)
     """
     own, other = list(distances), list(other_distances or [])
     if other and len(other) not in (1, len(own)):
         raise ValueError(
-            f"other_distances must have one array or one per seed, {len(own)}, got {len(other)}"
+            f"other_distances must have one array, or one per seed ({len(own)}), got {len(other)}"
         )
     rng = np.random.default_rng(random_state)
     values, samples = resample_rates(
         [rate], own + other, similar, objects, n_resamples=n_resamples, random_state=rng
     )
-    by_seed, again = values[:, 0], samples[:, :, 0].T
+    by_seed, resampled = values[:, 0], samples[:, :, 0].T
     if other:
         by_seed = by_seed[: len(own)] - by_seed[len(own) :]
-        again = again[: len(own)] - again[len(own) :]
-    value, drawn = combine_seeds(by_seed, again, random_state=rng)
-    is_reliable = all(enough_objects(rate, one, similar, objects) for one in own + other)
-    return interval_of(float(value), drawn, confidence, is_reliable=is_reliable)
+        resampled = resampled[: len(own)] - resampled[len(own) :]
+    value, means = combine_seeds(by_seed, resampled, random_state=rng)
+    is_reliable = all(enough_objects(rate, array, similar, objects) for array in own + other)
+    return interval_of(float(value), means, confidence, is_reliable=is_reliable)
 
 
 def interval_of(
     value: float, samples: ArrayLike, confidence: float = 0.95, *, is_reliable: bool = True
 ) -> Interval:
-    """Make the confidence interval that holds the middle of the resampled values.
+    """Compute the percentile interval of resampled values.
 
     Parameters
     ----------
     value : float
-        The rate or difference itself; the interval is extended to it where it lies outside.
+        The estimate. If it lies outside the interval, the interval is extended to it.
     samples : array of shape (n,)
-        Its resampled values.
+        Resampled values of the estimate.
     confidence : float, default=0.95
-        Share of the samples inside.
+        Share of the samples inside the interval.
     is_reliable : bool, default=True
         Stored in the result.
 

@@ -1,4 +1,4 @@
-"""The distance below which a pair is called similar, for a wanted false-positive rate."""
+"""Distance thresholds for a target false positive rate."""
 
 from __future__ import annotations
 
@@ -12,23 +12,37 @@ from ..learn.pairs import check_both_kinds
 
 @dataclass(frozen=True)
 class Calibration:
-    """A distance threshold and what to expect of it.
+    """A distance threshold with its error rates and their confidence intervals.
 
     Attributes
     ----------
     distance : int
-        Call a pair similar if its distance is at most this. -1 means that even distance 0 comes up
-        too often among dissimilar pairs.
+        Accept a pair if its distance is at most this. -1 means that even distance 0 is too frequent
+        among negative pairs.
     distance_interval : tuple of int
-        Where the threshold would fall in other samples of this size.
+        Confidence interval of the threshold that has the target rate in the population, from
+        order statistics of the sample.
     fpr : float
-        False-positive rate of `distance` on the sample; at most the wanted one.
+        False positive rate at `distance` on the sample; at most the target.
     fpr_interval : tuple of float
-        Exact (Clopper-Pearson) interval of that rate.
+        Exact (Clopper-Pearson) confidence interval of the false positive rate.
     tpr : float
-        Share of the similar pairs that are found at `distance`.
+        True positive rate (recall) at `distance` on the sample.
     tpr_interval : tuple of float
+        Exact confidence interval of the true positive rate.
     confidence : float
+        Confidence level of the intervals.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from kdiffhash import LDAHash, draw_pairs
+    >>> X, y = load_digits(return_X_y=True)
+    >>> hasher = LDAHash(n_bits=32, random_state=0).fit(X[::2], y[::2])
+    >>> pairs, similar = draw_pairs(y[1::2], 1000, 1000, random_state=0)
+    >>> calibration = hasher.calibrate_threshold(X[1::2], pairs, similar, fpr=0.01)
+    >>> calibration.fpr <= 0.01
+    True
     """
 
     distance: int
@@ -43,10 +57,28 @@ class Calibration:
 def calibrate(
     distances: NDArray[np.int64], similar: NDArray[np.bool_], fpr: float, confidence: float = 0.95
 ) -> Calibration:
-    """Largest integer distance whose false-positive rate on the sample is at most `fpr`.
+    """Find the largest distance whose false positive rate on the sample is at most `fpr`.
 
-    Refuses a rate below 3 / (number of dissimilar pairs): even a sample with no false positive at
-    all would not show that the rate is so low (the rule of three).
+    Parameters
+    ----------
+    distances : int64 array of shape (p,)
+        Distances of the pairs.
+    similar : bool array of shape (p,)
+        True for positive pairs.
+    fpr : float
+        Target false positive rate.
+    confidence : float, default=0.95
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    calibration : Calibration
+
+    Raises
+    ------
+    ValueError
+        If `fpr` is below 3 / (number of negative pairs). Even a sample without any false positive
+        would not show that the rate is so low (the rule of three).
     """
     from scipy.stats import binom
 
@@ -58,33 +90,33 @@ def calibrate(
     check_both_kinds(len(positives), len(negatives))
     if len(negatives) * fpr < 3:
         raise ValueError(
-            f"{len(negatives)} dissimilar pairs cannot resolve a false-positive rate of {fpr:g}; "
-            f"give at least {int(np.ceil(3 / fpr))}, or ask for {3 / len(negatives):.2g} or more"
+            f"{len(negatives)} negative pairs cannot resolve a false positive rate of {fpr:g}; "
+            f"give at least {int(np.ceil(3 / fpr))}, or set fpr to {3 / len(negatives):.2g} or more"
         )
 
     def threshold(n_false: int) -> int:
-        """Largest distance that at most `n_false` dissimilar pairs stay within."""
+        """Return the largest distance with at most `n_false` false positives."""
         return int(negatives[n_false]) - 1 if n_false < len(negatives) else int(negatives[-1])
 
     tail = (1 - confidence) / 2
     low, high = (int(binom.ppf(q, len(negatives), fpr)) for q in (tail, 1 - tail))
     distance = threshold(int(len(negatives) * fpr + 1e-9))
     n_false = int(np.searchsorted(negatives, distance, side="right"))
-    n_found = int(np.searchsorted(positives, distance, side="right"))
+    n_true = int(np.searchsorted(positives, distance, side="right"))
     return Calibration(
         distance=distance,
         distance_interval=(threshold(low), threshold(high)),
         fpr=n_false / len(negatives),
         fpr_interval=clopper_pearson(n_false, len(negatives), tail),
-        tpr=n_found / len(positives),
-        tpr_interval=clopper_pearson(n_found, len(positives), tail),
+        tpr=n_true / len(positives),
+        tpr_interval=clopper_pearson(n_true, len(positives), tail),
         confidence=confidence,
     )
 
 
-def clopper_pearson(hits: int, n: int, tail: float) -> tuple[float, float]:
-    """Exact interval of a rate, with `tail` left out on either side."""
+def clopper_pearson(k: int, n: int, tail: float) -> tuple[float, float]:
+    """Compute the exact confidence interval of a rate from k of n, with `tail` on each side."""
     from scipy.stats import binomtest
 
-    exact = binomtest(hits, n).proportion_ci(1 - 2 * tail, method="exact")
+    exact = binomtest(k, n).proportion_ci(1 - 2 * tail, method="exact")
     return float(exact.low), float(exact.high)

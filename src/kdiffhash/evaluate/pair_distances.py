@@ -12,7 +12,7 @@ from ..learn.preprocess import Preprocess, preprocess_rows
 
 
 def code_distances(codes: NDArray[np.uint8], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hamming distances of pairs, in blocks."""
+    """Compute the Hamming distances of pairs of codes."""
     out = np.empty(len(pairs), np.int64)
     for i in range(0, len(pairs), 200_000):
         a, b = pairs[i : i + 200_000].T
@@ -23,10 +23,11 @@ def code_distances(codes: NDArray[np.uint8], pairs: NDArray[np.int64]) -> NDArra
 def euclidean(
     rows: NDArray[Any], pairs: NDArray[np.int64], kind: Preprocess
 ) -> NDArray[np.float32]:
-    """Euclidean distances of pairs, in blocks."""
-    plain = preprocess_rows(np.asarray(rows), kind)
+    """Compute the Euclidean distances of pairs of rows after preprocessing."""
+    prepared = preprocess_rows(np.asarray(rows), kind)
     out = np.empty(len(pairs), np.float32)
     for i in range(0, len(pairs), 100_000):
-        gap = plain[pairs[i : i + 100_000, 0]] - plain[pairs[i : i + 100_000, 1]]
+        a, b = pairs[i : i + 100_000].T
+        gap = prepared[a] - prepared[b]
         out[i : i + 100_000] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
     return out

@@ -1,9 +1,22 @@
-"""Rates on resamples of the objects, for confidence intervals.
+"""Bootstrap resampling of error rates over objects, for confidence intervals.
 
-Two things are resampled. Objects are drawn with replacement, since pairs that share an object are
-not independent. And half of the resamples get *unseen objects*: a false positive rate of 0.001 may
-be ruled by a few objects that resemble everything, and a sample of n objects can easily have missed
-a kind that makes up 1 / n of the population. Drawing again from what was seen can never tell.
+Pairs that share an object are dependent, so the sampling unit is the object (a cluster bootstrap).
+A resample draws as many objects as there are, with replacement. A positive pair is weighted by the
+number of times its object was drawn, a negative pair by the product of these numbers for its two
+objects.
+
+At low false positive rates this alone gives intervals that are too narrow. A false positive rate of
+0.001 may be dominated by a few objects that resemble everything, and a sample of n objects easily
+misses a kind of object that makes up 1 / n of the population. Resampling the observed objects
+cannot reveal that. Each resample is therefore contaminated, with probability 1/2, by *unseen
+objects*: its false positive rate, at every vertex of the curve, becomes
+
+    (FPR + w g) / (1 + w),   w = (4 / n) E,   E ~ Exp(1).
+
+Here n is the number of objects in negative pairs. The mean of w over all resamples is 2 / n, the
+share of negative pairs that contain a given object, so one object is added on average. g is the
+false positive rate among pairs that contain an unseen object, which is taken to be worse than that
+of the worst observed object (see `_unseen_fpr`).
 """
 
 from __future__ import annotations
@@ -18,12 +31,13 @@ from .roc import Floats, Levels, Roc, check_distances
 
 Rate = Callable[[Roc], float]
 
-#: Effective objects behind the false positives that `enough_objects` asks for.
+#: Minimum effective number of objects among the false positives, see `enough_objects`.
 MIN_EFFECTIVE_OBJECTS = 20.0
-# Between the worst object seen (1) and one whose pairs are all false positives (0), on a log scale.
-# Of the powers tried, the largest that covers 0.90 at FPR 0.001 with 600 heavy-tailed objects.
+# Exponent of the worst observed object's false positive rate: 1 leaves it, 0 makes all pairs of an
+# unseen object false positives. Of the values tried, 0.4 is the largest with a coverage of 0.90 at
+# FPR 0.001 for 600 heavy-tailed objects.
 _SEVERITY = 0.4
-_FPR_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # where the worst objects are looked for
+_FPR_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # where the worst object is determined
 
 
 def resample_rates(
@@ -35,37 +49,37 @@ def resample_rates(
     n_resamples: int = 500,
     random_state: int | np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """Compute rates of several distances on the same pairs and on the same resamples.
+    """Compute error rates of several methods on the pairs and on resamples of their objects.
 
-    All distances see the same resamples, so the difference of two columns of the samples is a
-    paired one. The same pairs and the same seed give the same resamples in another call.
+    All methods see the same resamples, so differences between methods are paired. Another call with
+    the same pairs and the same seed uses the same resamples.
 
     Parameters
     ----------
     rates : sequence of functions of a Roc
         For instance ``[lambda r: r.fnr_at(1e-3), lambda r: r.fpr95]``.
     distances : sequence of arrays of shape (p,)
-        One array per method.
+        Distances of the same pairs, one array per method.
     similar : bool array of shape (p,)
         True for positive pairs.
     objects : array of shape (p, 2)
-        Ids of the objects in each pair; equal in positive pairs.
+        Labels of the two rows of each pair; equal in positive pairs.
     n_resamples : int, default=500
         Number of resamples.
-    random_state : int, Generator or None, default=None
+    random_state : int, numpy.random.Generator or None, default=None
         Seed of the resamples.
 
     Returns
     -------
-    values : float64 array of shape (n_distances, n_rates)
-        Rates on the pairs as they are.
-    samples : float64 array of shape (n, n_distances, n_rates)
-        One entry for each resample that has pairs of both kinds.
+    values : float64 array of shape (n_methods, n_rates)
+        Rates on the pairs themselves.
+    samples : float64 array of shape (n, n_methods, n_rates)
+        Rates on the resamples; those without positive or without negative pairs are left out.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, or there are too few objects to resample.
+        If shapes do not match, or there are too few objects to resample.
 
     Examples
     --------
@@ -85,9 +99,9 @@ def resample_rates(
     checked = [check_distances(values, similar) for values in distances]
     flags = checked[0][1]
     first, second, n_objects = _members(objects, flags)
-    inside, left, right = first[flags], first[~flags], second[~flags]
-    n_seen = len(np.unique([left, right]))
-    levels = [Levels(*one) for one in checked]
+    own, left, right = first[flags], first[~flags], second[~flags]
+    n_in_negatives = len(np.unique([left, right]))
+    levels = [Levels(*arrays) for arrays in checked]
     curves = [level.roc(None, None) for level in levels]
     unseen = [
         _unseen_fpr(curve, values[~flags], left, right)
@@ -97,19 +111,19 @@ def resample_rates(
     rng = np.random.default_rng(random_state)
     samples = []
     for _ in range(n_resamples):
-        drawn = rng.multinomial(n_objects, np.full(n_objects, 1 / n_objects)).astype(np.float64)
-        # In expectation one object as bad as any seen, which is in 2 / n of the pairs.
-        share = (rng.random() < 0.5) * 2 * rng.exponential() * 2 / n_seen
-        positive, negative = drawn[inside], drawn[left] * drawn[right]
+        counts = rng.multinomial(n_objects, np.full(n_objects, 1 / n_objects)).astype(np.float64)
+        # Weight of unseen objects: one object on average, which is in 2 / n of the pairs.
+        weight = (rng.random() < 0.5) * 2 * rng.exponential() * 2 / n_in_negatives
+        positive, negative = counts[own], counts[left] * counts[right]
         if positive.any() and negative.any():
-            again = [level.roc(positive, negative) for level in levels]
-            mixed = [
-                Roc(one.distances, (one.fpr + share * more) / (1 + share), one.tpr)
-                for one, more in zip(again, unseen)
+            resampled = [level.roc(positive, negative) for level in levels]
+            contaminated = [
+                Roc(curve.distances, (curve.fpr + weight * fpr) / (1 + weight), curve.tpr)
+                for curve, fpr in zip(resampled, unseen)
             ]
-            samples.append([[rate(curve) for rate in rates] for curve in mixed])
+            samples.append([[rate(curve) for rate in rates] for curve in contaminated])
     if not samples:
-        raise ValueError("too few objects to resample; an interval needs pairs of several objects")
+        raise ValueError("too few objects to resample; give pairs of more objects")
     return np.array([[rate(curve) for rate in rates] for curve in curves]), np.array(samples)
 
 
@@ -119,26 +133,27 @@ def combine_seeds(
     *,
     random_state: int | np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """Average rates over training seeds, and resample the seeds in every resample of objects.
+    """Average rates over training seeds, resampling the seeds within each resample of objects.
 
-    The deviation of drawn seeds from the mean of all is multiplied by sqrt(s / (s - 1)): means of s
-    drawn out of s seeds vary by that much less than means of s new seeds.
+    Each resample of the objects draws s of the s seeds with replacement. The variance of the mean
+    of such a draw is (s - 1) / s times that of the mean of s new seeds, so its deviation from the
+    mean over all seeds is multiplied by sqrt(s / (s - 1)).
 
     Parameters
     ----------
     values : array of shape (s, ...)
-        Rates for each of s seeds.
+        Rates of each of s seeds.
     samples : array of shape (s, n, ...)
-        The same on n resamples of the objects, the same ones for each seed.
-    random_state : int, Generator or None, default=None
-        Seed of the draw of seeds; the same one draws the same seeds for another method.
+        Rates on n resamples of the objects, which must be the same for all seeds.
+    random_state : int, numpy.random.Generator or None, default=None
+        Seed of the resampling of seeds. Use the same for two methods that are to be compared.
 
     Returns
     -------
     values : float64 array of shape (...)
-        Mean over seeds.
+        Means over seeds.
     samples : float64 array of shape (n, ...)
-        Resampled means; `interval_of` makes an interval of them.
+        Resampled means, for `interval_of`.
 
     Examples
     --------
@@ -152,43 +167,49 @@ def combine_seeds(
     >>> [round(float(end), 2) for end in (interval.low, interval.value, interval.high)]
     [0.3, 0.32, 0.34]
     """
-    by_seed, again = np.asarray(values, np.float64), np.asarray(samples, np.float64)
-    if not len(by_seed) or again.ndim < 2 or again.shape[0] != len(by_seed):
+    by_seed, resampled = np.asarray(values, np.float64), np.asarray(samples, np.float64)
+    if not len(by_seed) or resampled.ndim < 2 or resampled.shape[0] != len(by_seed):
         raise ValueError(
             f"samples must have shape (n_seeds, n_resamples, ...) for {len(by_seed)} seeds, "
-            f"got {again.shape}"
+            f"got {resampled.shape}"
         )
-    n_seeds, n = again.shape[:2]
-    middle = again.mean(axis=0)
+    n_seeds, n = resampled.shape[:2]
+    means = resampled.mean(axis=0)
     if n_seeds > 1:
         rng = np.random.default_rng(random_state)
-        drawn = again[rng.integers(n_seeds, size=(n, n_seeds)), np.arange(n)[:, None]].mean(axis=1)
-        middle = middle + np.sqrt(n_seeds / (n_seeds - 1)) * (drawn - middle)
-    return by_seed.mean(axis=0), middle
+        seeds = rng.integers(n_seeds, size=(n, n_seeds))
+        drawn = resampled[seeds, np.arange(n)[:, None]].mean(axis=1)
+        means = means + np.sqrt(n_seeds / (n_seeds - 1)) * (drawn - means)
+    return by_seed.mean(axis=0), means
 
 
 def effective_objects(
     rate: Rate, distances: ArrayLike, similar: ArrayLike, objects: ArrayLike
 ) -> float:
-    """Count the objects behind the false positives at the operating point of a rate.
+    """Compute the effective number of objects among the false positives.
 
-    With c false positives of each object, this is (sum c)^2 / sum c^2: the number of objects if all
-    have equally many, near 1 if a single object is in nearly all of them.
+    It is (sum c)^2 / sum c^2, where c is the number of false positives that contain each object:
+    the number of objects if c is the same for all, and small if a few objects are in most false
+    positives. (If a single object is in all of them, the result is below 4, since every pair has
+    two objects.)
 
     Parameters
     ----------
     rate : function of a Roc
-        Its operating point is where it calls `Roc.fnr_at` or `Roc.fpr_at`; the lowest false
-        positive rate where there are several. A rate of the whole curve, such as the area under
-        it, has none.
+        Its operating point is the false positive rate at which it calls `Roc.fnr_at` or
+        `Roc.fpr_at`, the lowest one if there are several. A function of the whole curve, such as
+        the area under it, has none.
     distances : array of shape (p,)
+        Distances of the pairs.
     similar : bool array of shape (p,)
+        True for positive pairs.
     objects : array of shape (p, 2)
+        Labels of the two rows of each pair; equal in positive pairs.
 
     Returns
     -------
     n_effective : float
-        Infinite for a rate of the whole curve; 0 where there is no false positive.
+        Infinite if the rate has no operating point; 0 if there is no false positive.
 
     Examples
     --------
@@ -200,33 +221,37 @@ def effective_objects(
     >>> round(effective_objects(lambda r: r.fnr_at(0.5), distances, similar, objects), 2)
     2.67
     """
-    return _behind_false_positives(rate, distances, similar, objects)[0]
+    return _operating_point(rate, distances, similar, objects)[0]
 
 
 def enough_objects(
     rate: Rate, distances: ArrayLike, similar: ArrayLike, objects: ArrayLike
 ) -> bool:
-    """Tell whether an interval of a rate is reliable: the rule of enough objects.
+    """Return whether there are enough objects for a reliable confidence interval of a rate.
 
-    At the false positive rate f of its operating point, the rate needs
+    There are two conditions. At the operating point of the rate, with false positive rate f,
 
-    - false positives of at least `MIN_EFFECTIVE_OBJECTS` effective objects (20), so that no few
-      objects rule it, and
-    - at least 2 / f objects in negative pairs: one object is in 2 / n of the pairs, so with fewer,
-      one that resembles everything would make up the rate alone, and missing it would be luck.
+    - the effective number of objects among the false positives must be at least
+      `MIN_EFFECTIVE_OBJECTS` (20), so that the rate is not determined by a few objects, and
+    - negative pairs must contain at least 2 / f objects. One of n objects is in 2 / n of the
+      negative pairs, so with fewer objects, a single one that resembles everything would account
+      for all of f, and whether the sample contains such an object is a matter of chance.
 
     Parameters
     ----------
     rate : function of a Roc
         See `effective_objects`.
     distances : array of shape (p,)
+        Distances of the pairs.
     similar : bool array of shape (p,)
+        True for positive pairs.
     objects : array of shape (p, 2)
+        Labels of the two rows of each pair; equal in positive pairs.
 
     Returns
     -------
     is_enough : bool
-        True for a rate of the whole curve.
+        True if the rate has no operating point.
 
     Examples
     --------
@@ -242,56 +267,64 @@ def enough_objects(
     >>> enough_objects(lambda r: r.fnr_at(1e-3), distances, similar, objects)
     False
     """
-    n_effective, fpr, n_objects = _behind_false_positives(rate, distances, similar, objects)
+    n_effective, fpr, n_objects = _operating_point(rate, distances, similar, objects)
     return bool(n_effective >= MIN_EFFECTIVE_OBJECTS and n_objects * fpr >= 2)
 
 
-def _behind_false_positives(
+def _operating_point(
     rate: Rate, distances: ArrayLike, similar: ArrayLike, objects: ArrayLike
 ) -> tuple[float, float, int]:
-    """Effective objects at the operating point, its false positive rate, objects in negatives."""
+    """Evaluate the operating point of a rate.
+
+    Return the effective number of objects among its false positives, its false positive rate, and
+    the number of objects in negative pairs.
+    """
     values, flags = check_distances(distances, similar)
     first, second, _ = _members(objects, flags)
     left, right = first[~flags], second[~flags]
     n_objects = len(np.unique([left, right]))
     curve = Levels(values, flags).roc(None, None)
-    watched = _WatchedRoc(curve.distances, curve.fpr, curve.tpr)
-    rate(watched)
-    if not watched.asked:
+    recording = _RecordingRoc(curve.distances, curve.fpr, curve.tpr)
+    rate(recording)
+    if not recording.fprs_used:
         return np.inf, 1.0, n_objects
-    fpr = min(watched.asked)
+    fpr = min(recording.fprs_used)
     counts = _false_positives(curve, fpr, values[~flags], left, right)
     return float(counts.sum() ** 2 / max((counts**2).sum(), 1)), fpr, n_objects
 
 
 @dataclass(frozen=True)
-class _WatchedRoc(Roc):
-    """A curve that notes the false positive rates it is read at."""
+class _RecordingRoc(Roc):
+    """A curve that records the false positive rates at which it is evaluated."""
 
-    asked: list[float] = field(default_factory=list)
+    fprs_used: list[float] = field(default_factory=list)
 
     def fnr_at(self, fpr: float) -> float:
-        self.asked.append(fpr)
+        self.fprs_used.append(fpr)
         return super().fnr_at(fpr)
 
     def fpr_at(self, tpr: float) -> float:
-        found = super().fpr_at(tpr)
-        self.asked.append(found)
-        return found
+        fpr = super().fpr_at(tpr)
+        self.fprs_used.append(fpr)
+        return fpr
 
 
 def _members(
     objects: ArrayLike, similar: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Objects of both sides of the pairs as numbers 0..n-1, and n."""
-    ids = np.asarray(objects)
-    if ids.shape != (len(similar), 2):
-        raise ValueError(f"objects must have shape ({len(similar)}, 2), got {ids.shape}")
-    if np.any(ids[similar, 0] != ids[similar, 1]):
-        raise ValueError("positive pairs must have the same object twice")
-    names, numbers = np.unique(ids, return_inverse=True)
+    """Number the objects of both sides of the pairs from 0 to n - 1, and return n too."""
+    labels = np.asarray(objects)
+    if labels.shape != (len(similar), 2):
+        raise ValueError(f"objects must have shape ({len(similar)}, 2), got {labels.shape}")
+    differ = np.flatnonzero(similar & (labels[:, 0] != labels[:, 1]))
+    if len(differ):
+        raise ValueError(
+            f"positive pairs must have the same object twice, but pair {differ[0]} has "
+            f"{labels[differ[0]].tolist()}"
+        )
+    distinct, numbers = np.unique(labels, return_inverse=True)
     first, second = numbers.reshape(-1, 2).T
-    return first, second, len(names)
+    return first, second, len(distinct)
 
 
 def _false_positives(
@@ -301,26 +334,28 @@ def _false_positives(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Negative pairs at most as far as the distance where the curve reaches `fpr`, per object."""
+    """Count, per object, the negative pairs accepted where the curve reaches `fpr`."""
     vertex = min(int(np.searchsorted(curve.fpr, fpr)), len(curve.fpr) - 1)
-    passed = distances <= curve.distances[vertex]
-    sides = np.concatenate([first[passed], second[passed]])
+    accepted = distances <= curve.distances[vertex]
+    sides = np.concatenate([first[accepted], second[accepted]])
     return np.bincount(sides, minlength=1)
 
 
 def _unseen_fpr(
     curve: Roc, distances: Floats, left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> Floats:
-    """False positive rate, at the vertices of the curve, of pairs with an unseen object.
+    """Return the assumed false positive rate, at each vertex, of pairs with an unseen object.
 
-    The share of the worst object's pairs that pass, less one pair that may have passed by chance,
-    raised to a power below 1: an unseen object may be worse.
+    At each rate of a grid, the worst object is the one with the most false positives. Its own false
+    positive rate is computed at all vertices, less one pair that may have been accepted by chance.
+    The largest of these rates at each vertex is raised to a power below 1, which increases it,
+    since an unseen object may be worse than any observed one.
     """
     worst = np.zeros(len(curve.fpr))
     for fpr in _FPR_GRID:
-        one = int(np.argmax(_false_positives(curve, fpr, distances, left, right)))
-        own = np.sort(distances[(left == one) | (right == one)])
-        passed = np.searchsorted(own, curve.distances, side="right") - 1
-        worst = np.maximum(worst, np.maximum(passed, 0) / len(own))
+        worst_object = int(np.argmax(_false_positives(curve, fpr, distances, left, right)))
+        own = np.sort(distances[(left == worst_object) | (right == worst_object)])
+        n_accepted = np.searchsorted(own, curve.distances, side="right") - 1
+        worst = np.maximum(worst, np.maximum(n_accepted, 0) / len(own))
     worst[-1] = 1.0
     return np.asarray(worst**_SEVERITY)

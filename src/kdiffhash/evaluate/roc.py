@@ -1,8 +1,8 @@
-"""How well distances tell similar pairs from dissimilar ones.
+"""ROC curves of distances on positive and negative pairs.
 
-Hamming distances tie. All pairs at one distance pass a threshold together, so the ROC has one
-vertex a distance and runs straight between them: a rate inside a tie is interpolated, never decided
-by the order of the rows.
+Hamming distances have many ties. All pairs at the same distance pass a threshold together, so the
+curve has one vertex per distinct distance, with straight lines between them. A rate inside a tie is
+interpolated and does not depend on the order of the pairs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Roc:
-    """A ROC curve, from (0, 0) to (1, 1), vertex by vertex.
+    """A ROC curve from (0, 0) to (1, 1), given by its vertices.
 
     Attributes
     ----------
-    distances : array of shape (v,)
-        A pair is called similar at vertex i if its distance is at most ``distances[i]``;
-        ``distances[0]`` is -inf.
-    fpr, tpr : float64 arrays of shape (v,)
-        Shares of dissimilar and of similar pairs that are called similar.
+    distances : float64 array of shape (v,)
+        Distance thresholds. At vertex i, a pair is accepted if its distance is at most
+        ``distances[i]``; ``distances[0]`` is -inf.
+    fpr : float64 array of shape (v,)
+        False positive rate: share of the negative pairs that are accepted.
+    tpr : float64 array of shape (v,)
+        True positive rate: share of the positive pairs that are accepted.
+
+    Examples
+    --------
+    >>> from kdiffhash import roc
+    >>> curve = roc([0, 1, 1, 3], [True, True, False, False])
+    >>> curve.tpr
+    array([0. , 0.5, 1. , 1. ])
+    >>> curve.fpr
+    array([0. , 0. , 0.5, 1. ])
     """
 
     distances: Floats
@@ -34,14 +45,36 @@ class Roc:
     tpr: Floats
 
     def fnr_at(self, fpr: float) -> float:
-        """False-negative rate at a false-positive rate, the lowest that the curve has there."""
+        """Return the false negative rate at a false positive rate.
+
+        Parameters
+        ----------
+        fpr : float
+            False positive rate in (0, 1].
+
+        Returns
+        -------
+        fnr : float
+            The lowest false negative rate that the curve has there.
+        """
         if not 0 < fpr <= 1:
             raise ValueError(f"fpr must lie in (0, 1], got {fpr}")
         after = int(np.searchsorted(self.fpr, fpr, side="right"))
         return 0.0 if after == len(self.fpr) else 1 - _between(self.fpr, self.tpr, after, fpr)
 
     def fpr_at(self, tpr: float) -> float:
-        """False-positive rate at a true-positive rate, the lowest that the curve has there."""
+        """Return the false positive rate at a true positive rate.
+
+        Parameters
+        ----------
+        tpr : float
+            True positive rate in [0, 1].
+
+        Returns
+        -------
+        fpr : float
+            The lowest false positive rate that the curve has there.
+        """
         if not 0 <= tpr <= 1:
             raise ValueError(f"tpr must lie in [0, 1], got {tpr}")
         after = int(np.searchsorted(self.tpr, tpr, side="left"))
@@ -49,28 +82,38 @@ class Roc:
 
     @property
     def fpr95(self) -> float:
-        """False-positive rate where 95 % of the similar pairs are found."""
+        """False positive rate at a true positive rate of 95 %."""
         return self.fpr_at(0.95)
 
     @property
     def auc(self) -> float:
-        """Area under the curve; pairs that tie count half."""
+        """Area under the curve; ties count half."""
         return float(np.trapezoid(self.tpr, self.fpr))
 
     @property
     def eer(self) -> float:
-        """Equal-error rate: where false-positive and false-negative rate meet."""
-        return float(np.interp(0, self.fpr + self.tpr - 1, self.fpr))  # rises from -1 to 1
+        """Equal error rate: where false positive rate and false negative rate are equal."""
+        return float(np.interp(0, self.fpr + self.tpr - 1, self.fpr))  # increases from -1 to 1
 
 
 def roc(distances: ArrayLike, similar: ArrayLike) -> Roc:
-    """ROC of a distance on pairs.
+    """Compute the ROC curve of distances.
 
     Parameters
     ----------
     distances : array of shape (p,)
-        Small for pairs that look alike.
+        Distances of the pairs; smaller means more similar.
     similar : bool array of shape (p,)
+        True for positive pairs.
+
+    Returns
+    -------
+    curve : Roc
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a distance is NaN, or there is no positive or no negative pair.
 
     Examples
     --------
@@ -84,7 +127,29 @@ def roc(distances: ArrayLike, similar: ArrayLike) -> Roc:
 
 
 def fnr_at_fpr(distances: ArrayLike, similar: ArrayLike, fpr: float) -> float:
-    """False-negative rate at a false-positive rate; short for ``roc(...).fnr_at(fpr)``."""
+    """Return the false negative rate at a false positive rate.
+
+    Short for ``roc(distances, similar).fnr_at(fpr)``.
+
+    Parameters
+    ----------
+    distances : array of shape (p,)
+        Distances of the pairs; smaller means more similar.
+    similar : bool array of shape (p,)
+        True for positive pairs.
+    fpr : float
+        False positive rate in (0, 1].
+
+    Returns
+    -------
+    fnr : float
+
+    Examples
+    --------
+    >>> from kdiffhash import fnr_at_fpr
+    >>> fnr_at_fpr([0, 1, 1, 3], [True, True, False, False], 0.25)
+    0.25
+    """
     return roc(distances, similar).fnr_at(fpr)
 
 
@@ -99,14 +164,14 @@ RATES: dict[str, Callable[[Roc], float]] = {
 
 
 class Levels:
-    """Pairs sorted into their distinct distances once, to make many weighted ROCs quickly."""
+    """Pairs grouped by distinct distance, for computing many weighted ROC curves quickly."""
 
     def __init__(self, distances: Floats, similar: NDArray[np.bool_]) -> None:
         self._levels, position = np.unique(distances, return_inverse=True)
         self._positive, self._negative = position[similar], position[~similar]
 
     def roc(self, positive_weights: Floats | None, negative_weights: Floats | None) -> Roc:
-        """The ROC in which each pair counts by its weight."""
+        """Return the ROC curve of weighted pairs; None means equal weights."""
         return Roc(
             np.concatenate([[-np.inf], self._levels]),
             fpr=self._rates(self._negative, negative_weights),
@@ -119,21 +184,25 @@ class Levels:
 
 
 def check_distances(distances: ArrayLike, similar: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return distances and flags as arrays after checking them."""
     values, flags = np.asarray(distances, dtype=np.float64), np.asarray(similar).astype(bool)
     if values.ndim != 1 or flags.shape != values.shape:
         raise ValueError(
-            f"distances and similar must be one-dimensional and equally long, "
+            f"distances and similar must be one-dimensional and of equal length, "
             f"got shapes {values.shape} and {flags.shape}"
         )
     if np.isnan(values).any():
-        raise ValueError("distances contain NaN")
+        raise ValueError("distances contain NaN; remove these pairs")
     if flags.all() or not flags.any():
-        raise ValueError("rates need at least one similar and one dissimilar pair")
+        raise ValueError(
+            f"error rates need positive and negative pairs, got {flags.sum()} positive and "
+            f"{(~flags).sum()} negative"
+        )
     return values, flags
 
 
 def _between(x: Floats, y: Floats, after: int, at: float) -> float:
-    """y at x = `at` on the straight line from vertex `after` - 1 to vertex `after`."""
+    """Interpolate y at x = `at` on the line from vertex `after` - 1 to vertex `after`."""
     before = after - 1
     share = (at - x[before]) / (x[after] - x[before])
     return float(y[before] + share * (y[after] - y[before]))

@@ -245,6 +245,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Returns
         -------
         distances : int64 array of shape (p,)
+            Hamming distance of each pair.
         """
         check_is_fitted(self)
         rows, numbers = self._check_rows(X), np.atleast_1d(np.asarray(pairs))
@@ -362,10 +363,10 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """Return the feature map of the fitted hasher."""
 
     def _encoder(self) -> Encoder:
-        """Return the encoder, which is created on first use and dropped by `__setattr__`."""
+        """Return the encoder, which is created on first use and invalidated by `__setattr__`."""
         encoder = _encoders.get(self)
         if encoder is None:
-            for name in self._fitted:  # the encoder would not see changes made in place
+            for name in self._fitted:  # the encoder would not notice changes made in place
                 value = getattr(self, name, None)
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False
@@ -382,7 +383,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             _encoders.pop(self, None)
 
     def _forget(self) -> None:
-        """Delete all fitted attributes, so that a failing fit leaves no mixture of two models."""
+        """Delete all fitted attributes, so that a failing fit leaves no mix of two models."""
         _encoders.pop(self, None)
         for name in self._fitted:
             self.__dict__.pop(name, None)

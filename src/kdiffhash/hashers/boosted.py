@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core import best_weighted_cut
+from .._core import best_weighted_threshold
 from .._util.threads import run, sum_tiles
 from ..learn.directions import smallest_eigenvectors
 from ..learn.encoder import Encoder
 from ..learn.kernels import IdentityMap, Rows
 from ..learn.pairs import Pairs, Similar, check_both_kinds, distinct_rows
 from ..learn.preprocess import Preprocess, preprocess_rows
-from ..learn.thresholds import BitRates, cut_value, rank
+from ..learn.thresholds import BitRates, rank, threshold_above
 from .base import BaseHasher
 
 _TILE = 2048  # pairs per product
@@ -35,7 +35,7 @@ class BoostedHash(BaseHasher):
     ----------
     n_bits : int or None, default=None
         Length of the codes, any number. None means 128.
-    weak : {"axis", "projection"}, default="projection"
+    weak : {"projection", "axis"}, default="projection"
         Weak classifier. ``"axis"``: the best single feature and threshold (Shakhnarovich).
         ``"projection"``: the direction that minimises eq. (1) of the paper without the sign
         function, then the best threshold on it.
@@ -46,7 +46,7 @@ class BoostedHash(BaseHasher):
         Number of positive pairs that `fit` draws from the labels.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws from the labels.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.
@@ -172,9 +172,9 @@ def update_weights(
 ) -> tuple[float, NDArray[np.float64]]:
     """Return AdaBoost's weight of a bit and the updated pair weights.
 
-    `correct` says which pairs the bit classifies correctly. After the update, correct and wrong
-    pairs have a total weight of one half each. A perfect bit has infinite weight and one no better
-    than chance weight 0; in both cases the pair weights do not change.
+    `correct` marks the pairs that the bit classifies correctly. After the update, these and the
+    others have a total weight of one half each. A perfect bit has infinite weight, and one no
+    better than chance has weight 0; in both cases the pair weights do not change.
     """
     error = float(weights[~correct].sum() / weights.sum())
     if error <= 0:
@@ -200,14 +200,15 @@ class _AxisLearner:
 
         def try_axis(axis: int) -> None:
             ranks, distinct = self._ranked[axis]
-            found = best_weighted_cut(ranks, len(distinct), self._sides, signed_weights)
-            cuts[axis], losses[axis] = found
+            cuts[axis], losses[axis] = best_weighted_threshold(
+                ranks, len(distinct), self._sides, signed_weights
+            )
 
         run([partial(try_axis, axis) for axis in range(self._width)], self._n_jobs)
         axis = int(np.argmin(losses))
         direction = np.zeros(self._width, np.float32)
         direction[axis] = 1
-        return direction, cut_value(self._ranked[axis][1], int(cuts[axis]))
+        return direction, threshold_above(self._ranked[axis][1], int(cuts[axis]))
 
 
 class _ProjectionLearner:
@@ -231,5 +232,5 @@ class _ProjectionLearner:
         plain = Encoder(None, IdentityMap(np.zeros(width, np.float32)), direction)
         column = plain.columns(features, self._n_jobs)[0]
         ranks, distinct = rank(column)
-        cut, _ = best_weighted_cut(ranks, len(distinct), self._sides, signed_weights)
-        return direction[0], cut_value(distinct, cut)
+        cut, _ = best_weighted_threshold(ranks, len(distinct), self._sides, signed_weights)
+        return direction[0], threshold_above(distinct, cut)

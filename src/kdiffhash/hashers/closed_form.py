@@ -21,7 +21,7 @@ from ..learn.pairs import (
     check_both_kinds,
     distinct_rows,
     draw_pairs,
-    labels_joined_by,
+    labels_from_pairs,
 )
 from ..learn.preprocess import preprocess_rows
 from ..learn.refinement import Hash, Refinement, refine
@@ -36,6 +36,26 @@ class ClosedFormHasher(BaseHasher):
     """Base class of the hashers whose directions are eigenvectors of pair moments.
 
     With ``refine > 0`` the eigenvectors are the starting point of a gradient descent.
+
+    Attributes
+    ----------
+    directions_ : float32 array of shape (n_bits, n_features)
+        One projection direction per bit.
+    thresholds_ : float32 array of shape (n_bits,)
+        One threshold per bit.
+    bit_fnr_ : float64 array of shape (n_bits,)
+        False negative rate of each bit on the training pairs.
+    bit_fpr_ : float64 array of shape (n_bits,)
+        False positive rate of each bit on the training pairs.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
+
+    Examples
+    --------
+    >>> from kdiffhash import BoostedHash, KernelDiffHash
+    >>> from kdiffhash.hashers.closed_form import ClosedFormHasher
+    >>> isinstance(KernelDiffHash(), ClosedFormHasher), isinstance(BoostedHash(), ClosedFormHasher)
+    (True, False)
     """
 
     threshold_weight: float
@@ -56,15 +76,15 @@ class ClosedFormHasher(BaseHasher):
     _per_bit: ClassVar[tuple[str, ...]] = _fitted
 
     def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
-        """Gather rows, then features → moments → directions → thresholds (→ refinement)."""
+        """Gather rows, compute features, moments, directions and thresholds, and refine."""
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
         batches = self._draw_refinement(pairs, similar, labels) if self.refine else None
         samples = self._draw_samples(len(X))
-        more = () if batches is None else (batches.positives,)
-        rows = gather(X, pairs, *samples.values(), *more)
+        refinement_pairs = () if batches is None else (batches.positives,)
+        rows = gather(X, pairs, *samples.values(), *refinement_pairs)
 
         with one_blas_thread():
-            self._fix_features(rows, samples)
+            self._fit_feature_map(rows, samples)
         features = self._feature_map()
         n_bits = min(128, features.width) if self.n_bits is None else int(self.n_bits)
         if n_bits > features.width:
@@ -110,23 +130,27 @@ class ClosedFormHasher(BaseHasher):
         if labels is None:
             return _RefinementPairs(settings, rng, pairs[similar], None)
         drawn, flags = draw_pairs(
-            labels.ids, settings.steps * settings.batch, 1, groups=labels.groups, random_state=rng
+            labels.ids,
+            settings.steps * settings.batch_size,
+            1,
+            groups=labels.groups,
+            random_state=rng,
         )
         return _RefinementPairs(settings, rng, drawn[flags], labels.ids)
 
     def _refine(
-        self, found: BitRates, rows: Any, batches: _RefinementPairs, pairs: Pairs, similar: Similar
+        self, rates: BitRates, rows: Any, batches: _RefinementPairs, pairs: Pairs, similar: Similar
     ) -> BitRates:
         """Refine directions, thresholds and the basis of a Gaussian kernel by gradient descent."""
         used, members = distinct_rows(batches.positives)
-        ids = labels_joined_by(members, len(used)) if batches.ids is None else batches.ids[used]
+        ids = labels_from_pairs(members, len(used)) if batches.ids is None else batches.ids[used]
         features = self._feature_map()
         if isinstance(features, IdentityMap):  # subtract the offset in full precision
             prepared = compute_features(rows[used], self.preprocess, features, self.n_jobs)
             features = IdentityMap(np.zeros_like(features.shift))
         else:
             prepared = preprocess_rows(rows[used], self.preprocess)
-        start = Hash(features, self.directions_, found.thresholds)
+        start = Hash(features, self.directions_, rates.thresholds)
         result = refine(
             *(start, prepared, members, ids, batches.settings, batches.rng),
             n_jobs=self.n_jobs,
@@ -161,7 +185,7 @@ class ClosedFormHasher(BaseHasher):
         """Draw the row numbers, for each purpose, from which the feature map is estimated."""
 
     @abstractmethod
-    def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
+    def _fit_feature_map(self, rows: Any, samples: dict[str, Numbers]) -> None:
         """Set the fitted attributes of the feature map."""
 
     @abstractmethod

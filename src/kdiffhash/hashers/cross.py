@@ -43,10 +43,10 @@ class CrossDiffHash(Model, BaseEstimator):
     ----------
     n_bits : int, default=128
         Length of the codes, at most the number of features of either kind.
-    x : DiffHash, KernelDiffHash or None, default=None
+    x : DiffHash or KernelDiffHash or None, default=None
         Features of the first kind: an unfitted hasher whose preprocessing, kernel and basis are
         used; its other parameters are ignored. None means ``DiffHash()``.
-    y : DiffHash, KernelDiffHash or None, default=None
+    y : DiffHash or KernelDiffHash or None, default=None
         Features of the second kind, given in the same way.
     alpha : float, default=2.0
         Weight of the positive pairs; ``inf`` ignores the negatives.
@@ -54,7 +54,7 @@ class CrossDiffHash(Model, BaseEstimator):
         Regularisation of the whitening, relative to the mean eigenvalue of the covariance.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.
@@ -170,7 +170,7 @@ class CrossDiffHash(Model, BaseEstimator):
         for side, data in zip(sides, rows, strict=True):
             side._check_params()
             with one_blas_thread():
-                side._fix_features(data, side._draw_samples(len(data)))
+                side._fit_feature_map(data, side._draw_samples(len(data)))
             width = side._feature_map().width
             if self.n_bits > width:
                 raise ValueError(side._too_many_bits(self.n_bits, width))
@@ -197,7 +197,9 @@ class CrossDiffHash(Model, BaseEstimator):
         Returns
         -------
         codes_x : uint8 array of shape (n, ceil(n_bits / 8))
+            Packed codes of X.
         codes_y : uint8 array of shape (m, ceil(n_bits / 8))
+            Packed codes of Y.
         """
         check_is_fitted(self)
         return self.x_.transform(X), self.y_.transform(Y)
@@ -273,7 +275,10 @@ class CrossDiffHash(Model, BaseEstimator):
             inner = scipy.linalg.solve_triangular(roots[1], half.T, lower=True).T
             left, values, right = np.linalg.svd(inner, full_matrices=False)
             if values[0] == 0:
-                raise ValueError("X and Y are uncorrelated over the pairs; are all rows equal?")
+                raise ValueError(
+                    "X and Y are uncorrelated over the pairs, so there is nothing to learn; check "
+                    "whether all rows are equal"
+                )
             weights = (values[: self.n_bits] / values[0]) ** 2
             rotation = np.linalg.qr(rng.standard_normal((self.n_bits, self.n_bits)))[0]
             # Signs are fixed (largest entry positive), since they depend on the solver.

@@ -105,7 +105,7 @@ class ITQHash(UnsupervisedHasher):
     preprocess : {None, "unit", "hellinger"}, default=None
         Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
         scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.

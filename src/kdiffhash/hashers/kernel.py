@@ -35,13 +35,6 @@ _NUMBER = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _MULTIPLE_OF_MEDIAN = re.compile(rf"((?P<factor>{_NUMBER})\*)?median(/(?P<divisor>{_NUMBER}))?")
 _GRAM_FLOOR = 1e-4  # regularisation of the Gram matrix, relative to a bound on its norm
 
-#: Parameters of `KernelDiffHash` for the method of the paper.
-#:
-#: Stated in the paper: cross moments, alpha = 25, no centring, a Gaussian kernel of a Mahalanobis
-#: distance, coefficient vectors of unit length, and SIFT descriptors as they are. Chosen here,
-#: since the paper does not say: 1000 random basis rows, the bandwidth (the paper's formula has
-#: none), and thresholds that minimise FNR + FPR, because with the factor alpha of eq. 5 nearly all
-#: bits become constant.
 PAPER_SETTING: Mapping[str, Any] = {
     "kernel": "mahalanobis",
     "moment": "cross",
@@ -51,6 +44,19 @@ PAPER_SETTING: Mapping[str, Any] = {
     "preprocess": None,
     "n_basis": 1000,
 }
+"""Parameters of `KernelDiffHash` for the method of the paper.
+
+The paper specifies cross moments, alpha = 25, no centring, a Gaussian kernel of a Mahalanobis
+distance, coefficient vectors of unit length, and SIFT descriptors without preprocessing. It does
+not specify the rest, which was chosen here: 1000 random basis rows, the bandwidth (the paper's
+formula has none), and thresholds that minimise FNR + FPR, because with the factor alpha of eq. 5
+nearly all bits become constant.
+
+Examples
+--------
+>>> from kdiffhash import PAPER_SETTING, KernelDiffHash
+>>> hasher = KernelDiffHash(n_bits=128, **PAPER_SETTING)
+"""
 
 
 class KernelHasher(ClosedFormHasher):
@@ -102,7 +108,7 @@ class KernelHasher(ClosedFormHasher):
             for purpose, size in sizes.items()
         }
 
-    def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
+    def _fit_feature_map(self, rows: Any, samples: dict[str, Numbers]) -> None:
         sample = {
             purpose: preprocess_rows(rows[numbers], self.preprocess)
             for purpose, numbers in samples.items()
@@ -199,7 +205,7 @@ class KernelDiffHash(KernelHasher):
         of that. Kernels without a distance (``"poly"``, ``"sigmoid"``) use ``1 / d`` instead.
     kernel_params : dict or None, default=None
         Further parameters of a scikit-learn kernel or a function.
-    basis : {"random", "kmeans"} or array of shape (n_basis, d), default="random"
+    basis : "random", "kmeans" or array of shape (n_basis, d), default="random"
         Basis rows: random rows of X, k-means centres, or the given ones, which must be
         preprocessed already (like `basis_` of another hasher).
     n_basis : int, default=1000
@@ -228,7 +234,7 @@ class KernelDiffHash(KernelHasher):
         Number of positive pairs that `fit` draws from the labels.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws from the labels.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.
@@ -364,7 +370,7 @@ class KernelLDAHash(KernelHasher):
         of that. Kernels without a distance (``"poly"``, ``"sigmoid"``) use ``1 / d`` instead.
     kernel_params : dict or None, default=None
         Further parameters of a scikit-learn kernel or a function.
-    basis : {"random", "kmeans"} or array of shape (n_basis, d), default="random"
+    basis : "random", "kmeans" or array of shape (n_basis, d), default="random"
         Basis rows: random rows of X, k-means centres, or the given ones, which must be
         preprocessed already (like `basis_` of another hasher).
     n_basis : int, default=1000
@@ -387,7 +393,7 @@ class KernelLDAHash(KernelHasher):
         Number of positive pairs that `fit` draws from the labels.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws from the labels.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.

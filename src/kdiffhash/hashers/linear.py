@@ -45,7 +45,7 @@ class LinearHasher(ClosedFormHasher):
     def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
         return {"offset": np.arange(0, n_rows, -(-n_rows // _MEAN_ROWS))}
 
-    def _fix_features(self, rows: Any, samples: dict[str, Numbers]) -> None:
+    def _fit_feature_map(self, rows: Any, samples: dict[str, Numbers]) -> None:
         sample = preprocess_rows(rows[samples["offset"]], self.preprocess)
         mean, spread = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
         # An offset is subtracted only where it would cost precision.
@@ -90,7 +90,7 @@ class DiffHash(LinearHasher):
         Number of positive pairs that `fit` draws from the labels.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws from the labels.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.
@@ -203,7 +203,7 @@ class LDAHash(LinearHasher):
         Number of positive pairs that `fit` draws from the labels.
     n_negatives : int, default=200_000
         Number of negative pairs that `fit` draws from the labels.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of all random choices; an int makes the model reproducible.
     n_jobs : int or None, default=None
         Number of threads; None uses all cores. The result does not depend on it.

@@ -1,8 +1,8 @@
-"""Model files: arrays as safetensors, everything else as JSON in its header.
+"""Model files: arrays in safetensors format, everything else as JSON in the header.
 
-Reading a model runs nothing from the file. The header names the format version, the class (one of
-those below), its parameters and the scalars it learned; a checksum over header and arrays tells an
-edited or damaged file from a whole one.
+Reading a model never executes code from the file. The header contains the format version, the name
+of the class (one of those below), its parameters and the fitted scalars. A checksum over header and
+arrays detects files that were damaged or edited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from .._util.errors import KdiffhashError
 from .._util.files import replacing
 
-FORMAT = 2  # 1 knows no float16; it is written where it is enough
-_CLASSES = {  # the classes that a file may name, and the module of this package that has them
+FORMAT = 2  # format 1 has no float16; it is still written if no array is stored as float16
+_CLASSES = {  # classes that a file may name, and their modules in this package
     "BoostedHash": "boosted",
     "CrossDiffHash": "cross",
     "DiffHash": "linear",
@@ -34,19 +34,43 @@ _CLASSES = {  # the classes that a file may name, and the module of this package
     "LDAHash": "linear",
     "SequentialMatcher": "sequential_matcher",
 }
-_registered: dict[str, type[Model]] = {}  # classes of other packages, once they are imported
-_HALVES = frozenset({"basis_", "directions_"})
+_registered: dict[str, type[Model]] = {}  # classes from other packages, see `register`
+_HALVES = frozenset({"basis_", "directions_"})  # arrays that may be stored as float16
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
 
 class ModelFileError(KdiffhashError, ValueError):
-    """The file is not a model that this version can read."""
+    """Error raised if a file is not a model that this version can read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kdiffhash
+    >>> path = tempfile.mkdtemp() + "/notes.txt"
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("not a model")
+    >>> try:
+    ...     kdiffhash.load(path)
+    ... except kdiffhash.ModelFileError as error:
+    ...     print("not a model file" in str(error))
+    True
+    """
 
 
 class Model:
-    """Base class of what is kept in model files."""
+    """Base class of everything that can be saved to a model file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kdiffhash import KernelLDAHash, load_pretrained
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> load_pretrained("sift", n_bits=64).save(path)
+    >>> KernelLDAHash.load(path).n_bits_
+    64
+    """
 
     def save(self, path: str | os.PathLike[str], *, half: Collection[str] = ()) -> None:
         """Write the model to a file (safetensors with a JSON header).
@@ -54,19 +78,32 @@ class Model:
         Parameters
         ----------
         path : path
-            An old file there is replaced only when all is written.
-        half : collection of str
-            Which of ``basis_`` and ``directions_`` to write as float16, which must hold them
-            exactly; the model that is read is the same.
+            File to write. An existing file is replaced atomically.
+        half : collection of str, default=()
+            Which of ``"basis_"`` and ``"directions_"`` to store as float16. All their values must
+            be exactly representable, so that the model read back is the same.
         """
         name = type(self).__name__
         if find_class(name) is not type(self):
-            raise ValueError(f"{name} is not one of kdiffhash's own classes")
+            raise ValueError(
+                f"{name} cannot be saved: a model file can only name classes of kdiffhash"
+            )
         write_model_file(path, *self._to_file(), half)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model file of this class; `kdiffhash.load` reads any class."""
+        """Read a model file of this class; `kdiffhash.load` reads any class.
+
+        Parameters
+        ----------
+        path : path
+            File written by `save`.
+
+        Returns
+        -------
+        model : object
+            The fitted model, an instance of this class.
+        """
         model = load(path)
         if not isinstance(model, cls):
             raise ValueError(
@@ -77,12 +114,12 @@ class Model:
 
     @abstractmethod
     def _to_file(self) -> tuple[Header, Arrays]:
-        """Header, with the name of the class, and arrays."""
+        """Return header (including the name of the class) and arrays."""
 
     @classmethod
     @abstractmethod
     def _from_file(cls, header: Header, arrays: Arrays) -> Self:
-        """The model that `_to_file` described; anything wrong with it is an error."""
+        """Return the model described by header and arrays; raise an error if they are invalid."""
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -91,22 +128,41 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 def load(path: str | os.PathLike[str]) -> Model:
     """Read a model file of any class.
 
+    Parameters
+    ----------
+    path : path
+        File written by the `save` method of a model.
+
+    Returns
+    -------
+    model : object
+        The fitted model, for instance a `KernelLDAHash`.
+
     Raises
     ------
     ModelFileError
         If the file is truncated, edited, of a newer format or not a model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kdiffhash
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> kdiffhash.load_pretrained("sift", n_bits=64).save(path)
+    >>> kdiffhash.load(path).n_bits_
+    64
     """
     header, arrays = read_model_file(path)
     try:
         return find_class(header["class"])._from_file(header, arrays)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ModelFileError(
-            f"{os.fspath(path)} does not describe a model of this version: {error}"
+            f"{os.fspath(path)} does not describe a model that this version can read: {error}"
         ) from error
 
 
 def register(cls: type[AnyModel]) -> type[AnyModel]:
-    """Let model files name a class that is defined outside of this package (a decorator)."""
+    """Allow model files to name a class defined outside of this package (a class decorator)."""
     _registered[cls.__name__] = cls
     return cls
 
@@ -117,39 +173,44 @@ def find_class(name: str) -> type[Model]:
         return _registered[name]
     if name not in _CLASSES:
         raise ValueError(
-            f"the class {name} is unknown; baselines are known after "
+            f"the class {name} is unknown; to load a baseline, first "
             "`import kdiffhash.study.baselines`"
         )
-    found: type[Model] = getattr(import_module(f".{_CLASSES[name]}", __package__), name)
-    return found
+    cls: type[Model] = getattr(import_module(f".{_CLASSES[name]}", __package__), name)
+    return cls
 
 
 def write_model_file(
     path: str | os.PathLike[str], header: Header, arrays: Arrays, half: Collection[str] = ()
 ) -> None:
-    """Write header and arrays with a checksum, what `half` names as float16."""
+    """Write header and arrays with a checksum; arrays named in `half` are stored as float16."""
     from safetensors.numpy import save as to_bytes
 
     if isinstance(half, str) or not set(half) <= _HALVES:
-        raise ValueError(f"half must be some of {', '.join(sorted(_HALVES))}, got {half!r}")
+        raise ValueError(
+            f"half must be a collection of names among {', '.join(sorted(_HALVES))}, got {half!r}"
+        )
     header = {"format": 2 if half else 1, **header}
     arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     for name in _HALVES & set(half) & arrays.keys():
         with np.errstate(over="ignore"):
             small = arrays[name].astype(np.float16)
         if not np.array_equal(small, arrays[name]):
-            raise ValueError(f"{name} does not fit into float16; round it, and learn the rest")
+            raise ValueError(
+                f"{name} has values that float16 cannot represent exactly; round it before the "
+                "remaining steps of training, or leave it out of half"
+            )
         arrays[name] = small
     header["sha256"] = checksum(header, arrays)
-    # One entry, since safetensors writes several in any order, and the same model should give the
-    # same file.
+    # A single entry, because safetensors writes several in arbitrary order, and equal models should
+    # give equal files.
     content = to_bytes(arrays, metadata={"kdiffhash": json.dumps(header, sort_keys=True)})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def read_model_file(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
-    """Header and arrays of a model file, checked against its checksum."""
+    """Return header and arrays of a model file after verifying its checksum."""
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)
@@ -161,32 +222,33 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, TypeError) as error:
         raise ModelFileError(
-            f"{name} is not a model file, or is damaged ({error}); train or copy it again"
+            f"{name} is not a model file or is damaged ({error}); copy or train it again"
         ) from error
     text = metadata.get("kdiffhash")
     if text is None:
-        raise ModelFileError(f"{name} is a safetensors file, but not of kdiffhash")
+        raise ModelFileError(f"{name} is a safetensors file, but was not written by kdiffhash")
     try:
         header = json.loads(text)
-        version, found = header["format"], header.pop("sha256", None)
+        version, stored = header["format"], header.pop("sha256", None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelFileError(f"{name} has a damaged header; train or copy it again") from None
+        raise ModelFileError(f"{name} has a damaged header; copy or train it again") from None
     if not isinstance(version, int) or version > FORMAT:
         raise ModelFileError(
-            f"{name} has format {version}, this version reads up to {FORMAT}; upgrade kdiffhash"
+            f"{name} has format {version}, but this version reads formats up to {FORMAT}; "
+            "upgrade kdiffhash"
         )
-    if found != checksum(header, arrays):
-        raise ModelFileError(f"{name} was damaged or edited: its checksum does not fit")
-    halves = {name: arrays[name].astype(np.float32) for name in _halves_in(arrays)}
-    return header, arrays | halves
-
-
-def _halves_in(arrays: Arrays) -> list[str]:
-    return [name for name in _HALVES & arrays.keys() if arrays[name].dtype == np.float16]
+    if stored != checksum(header, arrays):
+        raise ModelFileError(
+            f"{name} was damaged or edited: its checksum does not match; copy or train it again"
+        )
+    for key in _HALVES & arrays.keys():
+        if arrays[key].dtype == np.float16:
+            arrays[key] = arrays[key].astype(np.float32)
+    return header, arrays
 
 
 def checksum(header: Header, arrays: Arrays) -> str:
-    """SHA-256 over header and arrays."""
+    """Return the SHA-256 digest of header and arrays in hexadecimal."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
@@ -195,7 +257,7 @@ def checksum(header: Header, arrays: Arrays) -> str:
 
 
 def to_json(name: str, value: Any) -> Any:
-    """Plain JSON for a parameter; infinity, which JSON lacks, as text in an object."""
+    """Convert a parameter to JSON; infinity, which JSON lacks, becomes text in an object."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -205,13 +267,13 @@ def to_json(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {"dict": {str(key): to_json(name, item) for key, item in value.items()}}
     raise ValueError(
-        f"{name}={value!r} cannot be stored in a model file; a kernel that is a function has to be "
-        "set again by code, use one of the named kernels"
+        f"{name}={value!r} cannot be stored in a model file; functions are not saved, so use a "
+        "kernel that has a name"
     )
 
 
 def from_json(value: Any) -> Any:
-    """The inverse of `to_json`."""
+    """Convert JSON back to a parameter; the inverse of `to_json`."""
     if isinstance(value, dict):
         if "float" in value:
             return float(value["float"])

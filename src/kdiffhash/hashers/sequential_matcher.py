@@ -1,9 +1,9 @@
-"""Deciding pairs from as few bits as needed (Wald's sequential test).
+"""Classification of pairs from as few bits as needed (Wald's sequential test).
 
-Codes are read in parts of 32 bits. After each part, a likelihood ratio says whether the whole code
-is going to take the pair for similar, is not, or whether the next part has to be read: that of the
-distance so far, between similar pairs that whole codes find and dissimilar ones that they part.
-Most pairs are far apart and say so early.
+Codes are read in words of 32 bits. After each word, the likelihood ratio of the distance so far
+decides whether to accept the pair, to reject it, or to read the next word. The two distributions
+that the ratio compares are those of positive and negative pairs that the whole codes classify
+correctly. Most negative pairs are far apart and are rejected after the first words.
 """
 
 from __future__ import annotations
@@ -24,21 +24,31 @@ from ..evaluate.roc import roc
 from ..learn.pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .model_file import Arrays, Header, Model
 
-_PART = 32  # bits
-_SHARE = 0.5  # of the wanted false-positive rate that may be spent before the last part
-_SPARE = 0.001  # similar pairs that may be lost by stopping early, if `fnr` is not given
-_SMOOTHING = 1e-6  # keeps a likelihood ratio finite where both kinds of pairs lie apart
+_WORD = 32  # bits read at a time
+_EARLY_SHARE = 0.5  # share of the target FPR that may be used up before the last word
+_EXTRA_FNR = 0.001  # increase of the FNR allowed for stopping early, if `fnr` is None
+_SMOOTHING = 1e-6  # keeps the likelihood ratio finite where positives and negatives do not overlap
 
-Limits = tuple[NDArray[np.int32], NDArray[np.int32]]
+Thresholds = tuple[NDArray[np.int32], NDArray[np.int32]]  # to accept and to reject, per word
 
 
 class Decisions(NamedTuple):
-    """What became of pairs.
+    """Result of `SequentialMatcher.decide`.
 
     Attributes
     ----------
     similar : bool array of shape (p,)
-    bits_read : int array of shape (p,)
+        True for pairs classified as positive.
+    bits_read : int64 array of shape (p,)
+        Number of bits read for each pair.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash.hashers.sequential_matcher import Decisions
+    >>> decisions = Decisions(similar=np.array([True, False]), bits_read=np.array([96, 32]))
+    >>> decisions.bits_read.mean()
+    np.float64(64.0)
     """
 
     similar: NDArray[np.bool_]
@@ -47,19 +57,37 @@ class Decisions(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """Rates and cost on the pairs that a matcher was fitted to.
+    """Error rates and bits read of a fitted `SequentialMatcher`, on its training pairs.
 
     Attributes
     ----------
-    fpr, fnr : float
-        Error rates of the sequential test.
-    fpr_interval, fnr_interval : tuple of float
-        Where they are to be expected, at 95 %: with groups, in a group that was not seen, from how
-        they differ from group to group; else on other pairs of this kind, by Clopper and Pearson.
+    fpr : float
+        False positive rate of the sequential test.
+    fnr : float
+        False negative rate of the sequential test.
+    fpr_interval : tuple of float
+        95 % interval for the false positive rate on new data. With groups it is a prediction
+        interval for an unseen group, estimated from the variation between groups; otherwise the
+        Clopper-Pearson confidence interval.
+    fnr_interval : tuple of float
+        The same for the false negative rate.
     whole_fnr : float
-        FNR of whole codes at the same FPR.
-    bits_similar, bits_dissimilar : float
-        Mean number of bits read.
+        False negative rate of whole codes at the same false positive rate.
+    bits_similar : float
+        Mean number of bits read for positive pairs.
+    bits_dissimilar : float
+        Mean number of bits read for negative pairs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import SequentialMatcher
+    >>> codes = np.random.default_rng(0).integers(256, size=(1000, 32), dtype=np.uint8)
+    >>> pairs = [(i, (i + step) % 1000) for step in (0, 1, 2, 3, 4) for i in range(1000)]
+    >>> similar = np.arange(5000) < 1000  # rows paired with themselves
+    >>> expected = SequentialMatcher(fpr=1e-3).fit(codes, pairs, similar).expected_
+    >>> expected.fnr, expected.bits_dissimilar < 64
+    (0.0, True)
     """
 
     fpr: float
@@ -72,22 +100,28 @@ class Expected:
 
 
 class SequentialMatcher(Model):
-    """Decides pairs of codes, reading them only as far as needed.
+    """Classify pairs of codes as positive or negative, reading only as many bits as needed.
 
     Parameters
     ----------
-    fpr : float
-        The false-positive rate that is acceptable.
-    fnr : float, optional
-        The false-negative rate that is acceptable; one that whole codes do not reach is refused. By
-        default a tenth of a point more than that of whole codes.
-    n_jobs : int, optional
+    fpr : float, default=1e-3
+        Target false positive rate.
+    fnr : float or None, default=None
+        Target false negative rate; `fit` raises an error if whole codes do not reach it. None means
+        0.1 percentage points above the false negative rate of whole codes.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     Attributes
     ----------
-    accept_, reject_ : int32 arrays
-        After each 32 bits: the distances up to which a pair is similar, and from which it is not.
+    accept_ : int32 array of shape (ceil(n_bits / 32),)
+        After each 32 bits, the distance up to which a pair is accepted.
+    reject_ : int32 array of shape (ceil(n_bits / 32),)
+        After each 32 bits, the distance from which on a pair is rejected.
+    n_bits_ : int
+        Length of the codes.
     expected_ : Expected
+        Error rates and mean number of bits read.
 
     Examples
     --------
@@ -125,121 +159,140 @@ class SequentialMatcher(Model):
         n_bits: int | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Learn when to stop from pairs of codes.
+        """Learn the thresholds from pairs of codes.
 
         Use pairs of objects that the hasher was not trained on, as for `calibrate_threshold`.
 
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
+            Packed codes.
         pairs : int array of shape (p, 2)
+            Row numbers of both members of each pair.
         similar : bool array of shape (p,)
-        n_bits : int, optional
-            By default all bits.
-        groups : array of shape (p,), optional
-            Which scene, catalogue or the like each pair is from, for intervals that tell what to
-            expect of another one.
+            True for positive pairs.
+        n_bits : int or None, default=None
+            Length of the codes. None means 8 bits per byte.
+        groups : array of shape (p,) or None, default=None
+            Group of each pair, for example the scene or catalogue it comes from. If given, the
+            intervals in `expected_` are for an unseen group.
 
         Returns
         -------
-        self
+        self : SequentialMatcher
+            The fitted matcher.
         """
         if self.fnr is not None and not 0 < self.fnr < 1:
             raise ValueError(f"fnr must lie between 0 and 1, got {self.fnr}")
-        words = _as_parts(codes, n_bits)
+        words = _as_words(codes, n_bits)
         length = 8 * np.asarray(codes).shape[1] if n_bits is None else n_bits
         checked, flags = check_pairs(pairs, similar, len(words))
         check_both_kinds(int(flags.sum()), int((~flags).sum()))
-        each = None if groups is None else np.asarray(groups)
-        if each is not None and each.shape != flags.shape:
-            raise ValueError(f"groups must have one entry for each of {len(flags)} pairs")
-        so_far = np.cumsum(
+        group = None if groups is None else np.asarray(groups)
+        if group is not None and group.shape != flags.shape:
+            raise ValueError(
+                f"groups must have one entry for each of the {len(flags)} pairs, got shape "
+                f"{group.shape}"
+            )
+        partial_distances = np.cumsum(
             [np.bitwise_count(a ^ b) for a, b in zip(*(words[side].T for side in checked.T))],
             axis=0,
             dtype=np.int32,
         )
-        whole = calibrate(so_far[-1].astype(np.int64), flags, self.fpr)
-        attainable = 1 - whole.tpr
-        spare = _SPARE if self.fnr is None else self.fnr - attainable
-        if attainable == 1 or spare <= 0:
+        whole = calibrate(partial_distances[-1].astype(np.int64), flags, self.fpr)
+        lowest_fnr = 1 - whole.tpr
+        extra_fnr = _EXTRA_FNR if self.fnr is None else self.fnr - lowest_fnr
+        if lowest_fnr == 1 or extra_fnr <= 0:
             raise ValueError(
-                f"codes of {length} bits miss {attainable:.3g} of these similar pairs at a "
-                f"false-positive rate of {self.fpr:g}"
+                f"codes of {length} bits have a false negative rate of {lowest_fnr:.3g} at a "
+                f"false positive rate of {self.fpr:g} on these pairs"
                 + (f", more than fnr={self.fnr:g}" if self.fnr is not None else "")
-                + "; give longer codes, or ask for less"
+                + "; use longer codes, or allow higher error rates"
             )
-        limits = self._find_limits(so_far, flags, whole.distance, spare)
-        found, parts = self._decide(words, words, checked, limits)
-        bits = np.minimum(_PART * parts.astype(np.int64), length)
-        fpr = float(found[~flags].mean())
-        nearest_other = so_far[-1][~flags].min()
+        thresholds = self._find_thresholds(partial_distances, flags, whole.distance, extra_fnr)
+        accepted, n_words = self._decide(words, words, checked, thresholds)
+        bits = np.minimum(_WORD * n_words.astype(np.int64), length)
+        fpr = float(accepted[~flags].mean())
+        nearest_negative = partial_distances[-1][~flags].min()
         self.expected_ = Expected(
             fpr=fpr,
-            fnr=float(1 - found[flags].mean()),
-            fpr_interval=_interval(found[~flags], None if each is None else each[~flags]),
-            fnr_interval=_interval(~found[flags], None if each is None else each[flags]),
-            whole_fnr=roc(so_far[-1], flags).fnr_at(fpr)
+            fnr=float(1 - accepted[flags].mean()),
+            fpr_interval=_interval(accepted[~flags], None if group is None else group[~flags]),
+            fnr_interval=_interval(~accepted[flags], None if group is None else group[flags]),
+            whole_fnr=roc(partial_distances[-1], flags).fnr_at(fpr)
             if fpr
-            else float((so_far[-1][flags] >= nearest_other).mean()),
+            else float((partial_distances[-1][flags] >= nearest_negative).mean()),
             bits_similar=float(bits[flags].mean()),
             bits_dissimilar=float(bits[~flags].mean()),
         )
-        self.accept_, self.reject_ = limits
+        self.accept_, self.reject_ = thresholds
         self.n_bits_ = int(length)
         return self
 
-    def _find_limits(
-        self, so_far: NDArray[np.int32], similar: Similar, distance: int, spare: float
-    ) -> Limits:
-        """Distances to accept and to reject at, after each part.
+    def _find_thresholds(
+        self,
+        partial_distances: NDArray[np.int32],
+        similar: Similar,
+        distance: int,
+        extra_fnr: float,
+    ) -> Thresholds:
+        """Return the distances at which to accept and to reject after each word.
 
-        `distance` is that of whole codes, and `spare` the share of similar pairs that may be lost.
+        `distance` is the threshold on whole codes, and `extra_fnr` the share of positive pairs that
+        may be lost by stopping early.
         """
-        near = so_far[-1] <= distance
-        telling = near == similar
+        near = partial_distances[-1] <= distance
+        correct = near == similar
         ratios = [
-            _log_likelihood_ratio(distances[telling], similar[telling], _PART * (k + 1))
-            for k, distances in enumerate(so_far[:-1])
+            _log_likelihood_ratio(distances[correct], similar[correct], _WORD * (k + 1))
+            for k, distances in enumerate(partial_distances[:-1])
         ]
-        n_lost, n_false = int(spare * similar.sum()), int(_SHARE * self.fpr * (~similar).sum())
-        lower, upper = np.log(spare), np.log(near[similar].mean() / (_SHARE * self.fpr))
+        max_lost = int(extra_fnr * similar.sum())
+        max_false = int(_EARLY_SHARE * self.fpr * (~similar).sum())
+        lower = np.log(extra_fnr)
+        upper = np.log(near[similar].mean() / (_EARLY_SHARE * self.fpr))
         widen = 0.2
-        while True:  # Wald's bounds, moved apart as long as they decide too much too early
+        while True:  # start from Wald's bounds and widen them until both error budgets are met
             accept = np.array([(r > upper).sum() - 1 for r in ratios] + [-1], np.int32)
             reject = np.array([(r >= lower).sum() for r in ratios] + [0], np.int32)
-            accepted, waiting = _before_the_last(so_far, accept, reject)
-            too_low = int((similar & near & ~accepted & ~waiting).sum()) > n_lost
-            too_high = int((~similar & accepted).sum()) > n_false
+            accepted, undecided = _before_last_word(partial_distances, accept, reject)
+            too_low = int((similar & near & ~accepted & ~undecided).sum()) > max_lost
+            too_high = int((~similar & accepted).sum()) > max_false
             if not too_low and not too_high:
                 break
             lower, upper, widen = lower - widen * too_low, upper + widen * too_high, 1.2 * widen
         left = int(self.fpr * (~similar).sum() + 1e-9) - int((~similar & accepted).sum())
-        last = np.sort(so_far[-1][waiting & ~similar])
-        accept[-1] = int(last[left]) - 1 if left < len(last) else int(so_far[-1].max())
+        last = np.sort(partial_distances[-1][undecided & ~similar])
+        accept[-1] = int(last[left]) - 1 if left < len(last) else int(partial_distances[-1].max())
         reject[-1] = accept[-1] + 1
         return accept, reject
 
     def decide(self, a: ArrayLike, b: ArrayLike, pairs: ArrayLike) -> Decisions:
-        """Decide pairs of a row of `a` and a row of `b`, which may be the same array.
+        """Classify pairs of a code in `a` and a code in `b`, which may be the same array.
 
         Parameters
         ----------
-        a, b : uint8 arrays of shapes (n, n_bytes) and (m, n_bytes)
+        a : uint8 array of shape (n, n_bytes)
+            Packed codes.
+        b : uint8 array of shape (m, n_bytes)
+            Packed codes of the same length.
         pairs : int array of shape (p, 2)
+            A row number of `a` and a row number of `b` for each pair.
 
         Returns
         -------
-        Decisions
+        decisions : Decisions
+            Named tuple with the arrays `similar` and `bits_read`, each of shape (p,).
         """
         self._check_fitted()
-        left = _as_parts(a, self.n_bits_)
-        right = left if b is a else _as_parts(b, self.n_bits_)
+        left = _as_words(a, self.n_bits_)
+        right = left if b is a else _as_words(b, self.n_bits_)
         rows = np.asarray(pairs)
         if rows.size == 0:
             return Decisions(np.empty(0, bool), np.empty(0, np.int64))
         checked, _ = check_pairs(rows, np.ones(len(rows), bool), (len(left), len(right)), "ab")
-        found, parts = self._decide(left, right, checked, (self.accept_, self.reject_))
-        return Decisions(found, np.minimum(parts.astype(np.int64) * _PART, self.n_bits_))
+        accepted, n_words = self._decide(left, right, checked, (self.accept_, self.reject_))
+        return Decisions(accepted, np.minimum(n_words.astype(np.int64) * _WORD, self.n_bits_))
 
     def _to_file(self) -> tuple[Header, Arrays]:
         self._check_fitted()
@@ -255,9 +308,9 @@ class SequentialMatcher(Model):
         matcher, scalars = cls(**header["params"]), header["scalars"]
         matcher.n_bits_ = int(scalars["n_bits_"])
         matcher.accept_, matcher.reject_ = arrays["accept_"], arrays["reject_"]
-        for limits in (matcher.accept_, matcher.reject_):
-            if limits.shape != (-(-matcher.n_bits_ // _PART),) or limits.dtype != np.int32:
-                raise ValueError(f"its limits do not fit codes of {matcher.n_bits_} bits")
+        for distances in (matcher.accept_, matcher.reject_):
+            if distances.shape != (-(-matcher.n_bits_ // _WORD),) or distances.dtype != np.int32:
+                raise ValueError(f"its thresholds do not match codes of {matcher.n_bits_} bits")
         rates: dict[str, Any] = dict(scalars["expected_"])
         for name in ("fpr_interval", "fnr_interval"):
             rates[name] = tuple(rates[name])
@@ -266,12 +319,17 @@ class SequentialMatcher(Model):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "accept_"):
-            raise ValueError("this matcher has not learned when to stop; call fit first")
+            raise ValueError("this SequentialMatcher is not fitted; call fit first")
 
     def _decide(
-        self, left: NDArray[np.uint32], right: NDArray[np.uint32], pairs: Pairs, limits: Limits
+        self,
+        left: NDArray[np.uint32],
+        right: NDArray[np.uint32],
+        pairs: Pairs,
+        thresholds: Thresholds,
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint16]]:
-        found, parts = np.empty(len(pairs), bool), np.empty(len(pairs), np.uint16)
+        """Return which pairs are accepted, and the number of words read for each."""
+        accepted, n_words = np.empty(len(pairs), bool), np.empty(len(pairs), np.uint16)
         first, second = np.ascontiguousarray(pairs.T)
         bounds = np.linspace(0, len(pairs), n_threads(self.n_jobs) + 1).astype(int)
         tasks = [
@@ -281,55 +339,60 @@ class SequentialMatcher(Model):
                 right,
                 first[low:high],
                 second[low:high],
-                *limits,
-                found[low:high],
-                parts[low:high],
+                *thresholds,
+                accepted[low:high],
+                n_words[low:high],
             )
             for low, high in pairwise(bounds)
         ]
         run(tasks, self.n_jobs)
-        return found, parts
+        return accepted, n_words
 
 
-def _before_the_last(
-    so_far: NDArray[np.int32], accept: NDArray[np.int32], reject: NDArray[np.int32]
+def _before_last_word(
+    partial_distances: NDArray[np.int32], accept: NDArray[np.int32], reject: NDArray[np.int32]
 ) -> tuple[Similar, Similar]:
-    """Which pairs are found similar before the last part, and which come to it."""
-    accepted, waiting = np.zeros(so_far.shape[1], bool), np.ones(so_far.shape[1], bool)
-    for distances, low, high in zip(so_far[:-1], accept, reject):
-        accepted |= waiting & (distances <= low)
-        waiting &= (distances > low) & (distances < high)
-    return accepted, waiting
+    """Return which pairs are accepted before the last word, and which are still undecided."""
+    accepted, undecided = (
+        np.zeros(partial_distances.shape[1], bool),
+        np.ones(partial_distances.shape[1], bool),
+    )
+    for distances, low, high in zip(partial_distances[:-1], accept, reject):
+        accepted |= undecided & (distances <= low)
+        undecided &= (distances > low) & (distances < high)
+    return accepted, undecided
 
 
 def _interval(errors: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[float, float]:
-    """Where the rate of errors is to be expected at 95 %: in a new group, or in a new sample."""
+    """Return a 95 % interval for the error rate in an unseen group or, without groups, sample."""
     from scipy.stats import t
 
     if groups is None or (groups == groups[0]).all():
         return clopper_pearson(int(errors.sum()), len(errors), 0.025)
-    counts = [(errors[groups == one].sum(), (groups == one).sum()) for one in np.unique(groups)]
-    logits = [np.log((hits + 0.5) / (n - hits + 0.5)) for hits, n in counts]
-    reach = t.ppf(0.975, len(logits) - 1) * np.std(logits, ddof=1) * np.sqrt(1 + 1 / len(logits))
-    low, high = (1 / (1 + np.exp(-(np.mean(logits) + sign * reach))) for sign in (-1, 1))
+    counts = [(errors[groups == g].sum(), (groups == g).sum()) for g in np.unique(groups)]
+    logits = [np.log((n_errors + 0.5) / (n - n_errors + 0.5)) for n_errors, n in counts]
+    half_width = (
+        t.ppf(0.975, len(logits) - 1) * np.std(logits, ddof=1) * np.sqrt(1 + 1 / len(logits))
+    )
+    low, high = (1 / (1 + np.exp(-(np.mean(logits) + sign * half_width))) for sign in (-1, 1))
     return float(low), float(high)
 
 
-def _as_parts(codes: ArrayLike, n_bits: int | None) -> NDArray[np.uint32]:
-    """Return rows of codes as words of 32 bits, or say what is wrong with them."""
+def _as_words(codes: ArrayLike, n_bits: int | None) -> NDArray[np.uint32]:
+    """Check codes, and return them as 32-bit words."""
     rows = check_codes(codes, n_bits)
     if rows.ndim != 2:
         raise ValueError(f"codes must have shape (n, n_bytes), got {rows.shape}")
-    return as_words(rows, _PART)
+    return as_words(rows, _WORD)
 
 
 def _log_likelihood_ratio(
     distances: NDArray[np.int32], similar: Similar, n_bits: int
 ) -> NDArray[np.float64]:
-    """``log P(d | similar) - log P(d | dissimilar)`` for d = 0..n_bits, falling.
+    """Return ``log P(d | positive) - log P(d | negative)`` for d = 0..n_bits, non-increasing.
 
-    Counts alone say nothing where one kind has none, so a parabola is fitted to the log odds by
-    logistic regression; beyond its top or bottom it is continued flat.
+    Histograms have no counts at some distances, so a parabola is fitted to the log odds by logistic
+    regression. Beyond its vertex it is replaced by a constant.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -345,7 +408,7 @@ def _log_likelihood_ratio(
     )
     kinds = np.repeat([True, False], len(grid))
     model.fit(np.concatenate([basis, basis]), kinds, sample_weight=counts.ravel())
-    constant, slope_at_0, bend = model.coef_[0]
-    turn = -slope_at_0 / (2 * bend) if bend else np.inf
-    falling = np.maximum(grid, turn) if bend < 0 else np.minimum(grid, turn)
-    return np.asarray(constant + falling * (slope_at_0 + bend * falling))
+    constant, linear, quadratic = model.coef_[0]
+    vertex = -linear / (2 * quadratic) if quadratic else np.inf
+    clipped = np.maximum(grid, vertex) if quadratic < 0 else np.minimum(grid, vertex)
+    return np.asarray(constant + clipped * (linear + quadratic * clipped))

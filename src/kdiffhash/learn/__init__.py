@@ -1,0 +1,1 @@
+"""Learning of binary codes from pairs, one step per module."""

@@ -1,13 +1,14 @@
-"""From rows to features, projections and codes, tile by tile.
+"""Computation of features, projections and codes from rows, tile by tile.
 
-A tile of rows is converted to float32 and preprocessed, mapped to features, multiplied with the
-directions, compared with the thresholds and packed, while it stays in the cache. A row's code does
-not depend on the rows around it, nor on the number of threads.
+A tile of rows is converted to float32, preprocessed, mapped to features, multiplied with the
+directions, compared with the thresholds and packed while it stays in the cache. The code of a row
+depends neither on the other rows nor on the number of threads.
 
-With a Gaussian kernel a projection is a sum of a thousand products, each hundreds of times as large
-as itself, and float32 leaves some bits in 100,000 to chance. Where it is that close to its
-threshold, the sum is made again in double precision, and where it stays close, so are the features:
-codes are those of exact arithmetic, but for less than one bit in a million.
+With a Gaussian kernel, a projection is a sum of about a thousand terms that are hundreds of times
+larger than the sum itself, and float32 would leave some bits in 100,000 to rounding. A projection
+within its error bound of the threshold is therefore summed again in double precision, and if it is
+still too close, its features are recomputed in double precision too. The codes are those of exact
+arithmetic, except for less than one bit in a million.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from .moments import to_fixed_point
 from .preprocess import Preprocess, prepare_rows
 from .product import empty_result, multiply, pack_panels
 
-# What errors hardly ever exceed where they matter, over the length of the direction, as measured on
-# models of SIFT. Bits with larger ones are those of smooth directions, which no error turns.
-_SUM_ERROR = 5e-8  # of a sum in float32, over the root of the number of features
+# Error bounds relative to the norm of the direction, measured on models of SIFT. Hardly any larger
+# error occurs except for smooth directions, where rounding does not flip bits.
+_SUM_ERROR = 5e-8  # of a sum in float32, per square root of the number of features
 _FEATURE_ERROR = 1.3e-7  # of an exact sum of float32 features
 
 
 class _Worker:
-    """The buffers of one thread, and what is done in them to a tile of rows."""
+    """Computes features of tiles of rows, with the buffers of one thread."""
 
     def __init__(self, preprocess: Preprocess, features: FeatureMap) -> None:
         self.preprocess, self.map = preprocess, features
@@ -44,7 +45,7 @@ class _Worker:
         self.to_features = features.start_thread()
 
     def features(self, X: NDArray[Any], start: int, stop: int) -> Rows:
-        """Features of a tile, in an array of at least that many rows and columns."""
+        """Return the features of a tile; the array may have spare rows and columns."""
         prepare_rows(
             X[start:stop], self.rows[: stop - start], self.preprocess, self.map.shift, start
         )
@@ -59,10 +60,23 @@ def compute_features(
     *,
     fixed_point: bool = False,
 ) -> NDArray[Any]:
-    """Features of all rows, shape (n, features.width).
+    """Compute the features of all rows.
 
-    They are float32, or int16 in `fixed_point`: multiples of 2**-12, for features in [0, 1] (see
-    `PairMoments.of`).
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    preprocess : {None, "unit", "hellinger"}
+        Preprocessing of each row.
+    features : FeatureMap
+        The map from rows to features.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores.
+    fixed_point : bool, default=False
+        Return features in [0, 1] as int16 multiples of 2**-12 (see `PairMoments.of`).
+
+    Returns
+    -------
+    values : float32 or int16 array of shape (n, features.width)
     """
     out = np.empty((len(X), features.width), np.int16 if fixed_point else np.float32)
 
@@ -82,16 +96,22 @@ def compute_features(
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A learned hash, prepared for encoding: what all calls share is made once and kept.
+    """A learned hash function, prepared for encoding.
+
+    What all calls share is computed once and reused.
 
     Parameters
     ----------
-    preprocess : None, "unit" or "hellinger"
+    preprocess : {None, "unit", "hellinger"}
+        Preprocessing of each row.
     features : FeatureMap
+        The map from rows to features.
     directions : float32 array of shape (n_bits, features.width)
-    thresholds : float32 array of shape (n_bits,), optional
-        Bit i of a row is 1 where ``directions[i] @ features(row) > thresholds[i]``. Without them
-        (they are not known yet) there are projections only, as float32 gives them.
+        One direction per bit.
+    thresholds : float32 array of shape (n_bits,) or None, default=None
+        Bit i of a row is 1 if ``directions[i] @ features(row) > thresholds[i]``. None, while
+        thresholds are not known yet, allows only projections, and these are not recomputed in
+        double precision.
     """
 
     preprocess: Preprocess
@@ -101,8 +121,8 @@ class Encoder:
     _idle: list[_EncodingWorker] = field(default_factory=list, init=False, repr=False)
 
     def encode(self, X: NDArray[Any], n_jobs: int | None = None) -> Codes:
-        """Packed codes of all rows, shape (n, ceil(n_bits / 8))."""
-        thresholds = self._known_thresholds()
+        """Return the packed codes of all rows, shape (n, ceil(n_bits / 8))."""
+        thresholds = self._required_thresholds()
         out = np.empty((len(X), n_bytes(len(self.directions))), np.uint8)
 
         def pack(start: int, projections: Rows) -> None:
@@ -111,13 +131,13 @@ class Encoder:
         self._for_tiles(X, pack, n_jobs)
         return out
 
-    def _known_thresholds(self) -> Rows:
+    def _required_thresholds(self) -> Rows:
         if self.thresholds is None:
-            raise ValueError("codes need thresholds")
+            raise ValueError("an encoder without thresholds cannot encode, only project")
         return self.thresholds
 
     def project(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
-        """``features(X) @ directions.T``, the values that thresholds are compared with."""
+        """Return the projections ``features(X) @ directions.T``, shape (n, n_bits)."""
         out = np.empty((len(X), len(self.directions)), np.float32)
 
         def store(start: int, projections: Rows) -> None:
@@ -127,7 +147,7 @@ class Encoder:
         return out
 
     def columns(self, X: NDArray[Any], n_jobs: int | None = None) -> Rows:
-        """The same transposed, shape (n_bits, n); above 1 GB in a temporary file."""
+        """Return the projections by bit, shape (n_bits, n); above 1 GB in a temporary file."""
         out: Rows = scratch_array((len(self.directions), len(X)), np.float32)
 
         def store(start: int, projections: Rows) -> None:
@@ -139,7 +159,7 @@ class Encoder:
     def _for_tiles(
         self, X: NDArray[Any], use: Callable[[int, Rows], None], n_jobs: int | None
     ) -> None:
-        """Hand the number of the first row and the projections of each tile to `use`."""
+        """Call `use` for each tile with the number of its first row and its projections."""
         _check_width(X, self.features)
         busy: list[_EncodingWorker] = []
 
@@ -156,12 +176,15 @@ class Encoder:
 
     @cached_property
     def panels(self) -> Rows:
-        """The directions, packed for the product."""
+        """The directions, packed for the matrix product."""
         return pack_panels(self.directions)
 
     @cached_property
     def ambiguous(self) -> tuple[Rows, Rows]:
-        """How near to its threshold a projection is ambiguous: by its sum, by its features."""
+        """Distances from the threshold within which a bit is ambiguous, each of shape (n_bits,).
+
+        The first is for float32 sums of float32 features, the second for exact sums of them.
+        """
         lengths = np.sqrt(np.einsum("ij,ij->i", self.directions, self.directions))
         by_features = np.float32(_FEATURE_ERROR) * lengths
         by_sum = np.float32(_SUM_ERROR * np.sqrt(self.features.width)) * lengths
@@ -169,7 +192,7 @@ class Encoder:
 
 
 class _EncodingWorker(_Worker):
-    """A worker that also projects: one tile from rows to values that thresholds are set on."""
+    """A worker that also projects the features."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder.preprocess, encoder.features)
@@ -178,7 +201,7 @@ class _EncodingWorker(_Worker):
         self.is_ambiguous = np.empty(encoder.features.tile, np.bool_)
 
     def project(self, X: NDArray[Any], start: int, stop: int) -> Rows:
-        """Projections of a tile, shape (stop - start, n_bits)."""
+        """Return the projections of a tile, shape (stop - start, n_bits)."""
         n, encoder = stop - start, self.encoder
         values = self.features(X, start, stop)
         multiply(values, encoder.panels, n, self.projections)
@@ -190,17 +213,20 @@ class _EncodingWorker(_Worker):
     def _recompute_ambiguous(
         self, projections: Rows, values: Rows, X: NDArray[Any], features: GaussianMap
     ) -> None:
-        """Recompute projections, in double precision, where rounding could turn a bit."""
-        near, very_near = self.encoder.ambiguous
-        learned = self.encoder.directions, self.encoder._known_thresholds()
+        """Recompute projections in double precision where rounding could flip a bit."""
+        sum_bound, feature_bound = self.encoder.ambiguous
+        learned = self.encoder.directions, self.encoder._required_thresholds()
         flags = self.is_ambiguous[: len(projections)]
-        if recompute_sums(projections, values, *learned, near, very_near, flags):
+        if recompute_sums(projections, values, *learned, sum_bound, feature_bound, flags):
             places = np.flatnonzero(flags)
             rows = np.empty((len(places), X.shape[1]), np.float32)
             prepare_rows(X[places], rows, self.preprocess, features.shift)
-            recompute_rows(projections, places, features.in_double(rows), *learned, very_near)
+            exact = features.in_double(rows)
+            recompute_rows(projections, places, exact, *learned, feature_bound)
 
 
 def _check_width(X: NDArray[Any], features: FeatureMap) -> None:
     if X.shape[1] != features.input_width:
-        raise ValueError(f"rows have {X.shape[1]} values, {features.input_width} are wanted")
+        raise ValueError(
+            f"rows have {X.shape[1]} values, but this model takes rows of {features.input_width}"
+        )

@@ -1,7 +1,8 @@
-"""Kernels, and the features k(x, b_1), ..., k(x, b_l) of a row x on basis rows b.
+"""Kernels, and the features k(x, b_1), ..., k(x, b_l) of a row x for basis rows b.
 
-A feature map works on tiles: buffers of `tile` rows, of which the first `n_rows` count. It must
-treat each row alike wherever it stands in a tile, so that codes do not depend on batches.
+A feature map works on tiles: buffers of `tile` rows, of which the first `n_rows` are in use. The
+features of a row must not depend on its position in the tile, so that codes do not depend on how
+rows are batched.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ Rows = NDArray[np.float32]
 TileFunction = Callable[[Rows, int], Rows]
 
 LOG2_E = 1.4426950408889634
-MEDIAN_ROWS = 2_000  # rows whose distances to the basis are enough for `median_gamma`
-_GROUPS = 10  # of k-means for each basis row, where there are rows enough
-_GROUP_SIZE = 10  # rows of a group, about, at least
-_SMALL_GROUP = 4  # rows of a group that is too small to be chosen
-_EIGENVALUE_FLOOR = 1e-4  # relative to the largest; keeps inverse roots of covariances tame
+MEDIAN_ROWS = 2_000  # rows whose distances to the basis suffice for `median_gamma`
+_CLUSTERS_PER_BASIS_ROW = 10  # of k-means, if there are enough rows
+_ROWS_PER_CLUSTER = 10  # minimum, on average
+_SMALL_CLUSTER = 4  # clusters with fewer rows are chosen last
+_EIGENVALUE_FLOOR = 1e-4  # relative to the largest; bounds inverse roots of covariances
 
 
 class FeatureMap(Protocol):
-    """Turns tiles of preprocessed rows, minus `shift`, into tiles of features."""
+    """Maps tiles of preprocessed rows, minus `shift`, to tiles of features."""
 
-    tile: ClassVar[int]  # rows of a tile
+    tile: ClassVar[int]  # rows per tile
 
     @property
     def shift(self) -> Rows | None:
-        """What is taken from every row beforehand, shape (d,)."""
+        """Offset subtracted from every row beforehand, shape (d,)."""
 
     @property
     def input_width(self) -> int:
@@ -49,10 +50,10 @@ class FeatureMap(Protocol):
 
     @property
     def in_unit_interval(self) -> bool:
-        """Whether all features lie in [0, 1], so that their moments can be exact."""
+        """Whether all features lie in [0, 1], so that moments can be computed exactly."""
 
     def start_thread(self) -> TileFunction:
-        """A function from a tile and its number of rows to features, with buffers of its own."""
+        """Return a function of a tile and its number of rows, with buffers for one thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +72,13 @@ class IdentityMap:
     input_width = width
 
     def start_thread(self) -> TileFunction:
-        """Hand the tile on as it is."""
+        """Return a function that returns the tile itself."""
         return lambda rows, _: rows
 
 
 @dataclass(frozen=True, eq=False)
 class BasisMap:
-    """Kernel values of a row with each of the basis rows."""
+    """Base of the maps to kernel values of a row with each basis row."""
 
     basis: Rows
 
@@ -94,11 +95,12 @@ class BasisMap:
 
 @dataclass(frozen=True, eq=False)
 class GaussianMap(BasisMap):
-    """``exp(-gamma ||A(x - b)||^2)`` for every basis row b; A is the identity or `metric`.
+    """Map to ``exp(-gamma ||A(x - b)||^2)`` for every basis row b.
 
-    One product gives all x'b of a tile. The square is expanded around the mean of the basis, so
-    that a common offset of the data does not drown the differences. (Basis rows are float32: an
-    offset of a million times the differences is lost beforehand.)
+    A is the identity or `metric`. One matrix product gives all x'b of a tile. The square is
+    expanded around the mean of the basis rows, so that a common offset of the data does not cancel
+    the differences. Basis rows are float32, so with an offset of a million times the differences,
+    precision is already lost before.
     """
 
     tile: ClassVar[int] = 240
@@ -114,12 +116,12 @@ class GaussianMap(BasisMap):
 
     @cached_property
     def scale(self) -> np.float32:
-        """What rows are multiplied with, so that squares stay in range for data of any scale."""
+        """Factor on rows that keeps squares in range for data of any scale."""
         return np.float32(np.sqrt(self.gamma * LOG2_E))
 
     @cached_property
     def panels(self) -> tuple[Rows, Rows, Rows | None]:
-        """What rows are multiplied with, packed: basis, its squared norms, metric."""
+        """Packed basis, its squared norms, and packed metric."""
         basis = self.basis - self.shift
         if self.metric is not None:
             with one_blas_thread():
@@ -131,7 +133,7 @@ class GaussianMap(BasisMap):
         return pack_panels(2 * basis), squares, metric
 
     def start_thread(self) -> TileFunction:
-        """Two or three passes: (metric,) product, exponential."""
+        """Return a function that applies the metric, if any, the product and the exponential."""
         return _GaussianTile(self)
 
     @cached_property
@@ -143,18 +145,19 @@ class GaussianMap(BasisMap):
         return basis
 
     def in_double(self, rows: Rows) -> NDArray[np.float64]:
-        """Features of a few rows, minus `shift`, in double precision."""
+        """Compute the features of a few rows, minus `shift`, in double precision."""
         exact = rows.astype(np.float64)
         if self.metric is not None:
             metric = self.metric.astype(np.float64)
-            exact = np.stack([row @ metric for row in exact])  # each by itself
+            # Row by row, since BLAS rounds a row differently depending on its position.
+            exact = np.stack([row @ metric for row in exact])
         features = np.empty((len(rows), self.width))
         gaussians(exact, self._basis_in_double, self.gamma * LOG2_E, features)
         return features
 
 
 class _GaussianTile:
-    """The buffers of one thread for a `GaussianMap`."""
+    """Computes the features of a `GaussianMap`, with the buffers of one thread."""
 
     def __init__(self, features: GaussianMap) -> None:
         self.scale, (self.panels, self.column_terms, self.metric) = features.scale, features.panels
@@ -176,11 +179,11 @@ class _GaussianTile:
 
 @dataclass(frozen=True, eq=False)
 class PairwiseMap(BasisMap):
-    """Any kernel that scikit-learn names, or a function of two matrices of rows.
+    """Map to the values of a kernel known to scikit-learn, or of a function of two sets of rows.
 
-    Kernels of inner products are made here, since scikit-learn leaves these to BLAS, which treats
-    rows differently by their place. For the same reason functions always get a whole tile, filled
-    up with zeros.
+    Kernels that are functions of the inner product are computed here. scikit-learn computes them
+    with BLAS, which rounds a row differently depending on its position. For the same reason,
+    functions are always called with a whole tile, padded with zeros.
     """
 
     tile: ClassVar[int] = 240
@@ -190,57 +193,57 @@ class PairwiseMap(BasisMap):
 
     @property
     def in_unit_interval(self) -> bool:
-        """True of the kernels that are exponentials of a distance."""
+        """True for the kernels that are exponentials of a negative distance."""
         return self.kernel in ("laplacian", "chi2")
 
     def start_thread(self) -> TileFunction:
-        """Call the kernel on the tile and the basis."""
-        of_product = _of_inner_product(self.kernel, self.params)
-        return self._call if of_product is None else partial(self._of_products, of_product)
+        """Return a function that computes the kernel between a tile and the basis."""
+        function = _function_of_product(self.kernel, self.params)
+        return self._call_kernel if function is None else partial(self._from_products, function)
 
     @cached_property
     def _panels(self) -> Rows:
         return pack_panels(_unit_rows(self.basis) if self.kernel == "cosine" else self.basis)
 
     @cached_property
-    def _own_basis(self) -> Rows:
-        """A copy, which scikit-learn wants to be writable, and a function must not write to."""
+    def _basis_copy(self) -> Rows:
+        """A copy that is writable for scikit-learn, which requires it, but not for functions."""
         basis = self.basis.copy()
         basis.flags.writeable = not callable(self.kernel)
         return basis
 
-    def _of_products(
+    def _from_products(
         self, function: Callable[[NDArray[Any]], NDArray[Any]], rows: Rows, n_rows: int
     ) -> Rows:
         products = empty_result(self.tile, self._panels)
         rows = _unit_rows(rows) if self.kernel == "cosine" else rows
         multiply(rows, self._panels, n_rows, products)
-        return self._checked(function(products[:n_rows, : self.width]), n_rows)
+        return self._to_tile(function(products[:n_rows, : self.width]), n_rows)
 
-    def _call(self, rows: Rows, n_rows: int) -> Rows:
+    def _call_kernel(self, rows: Rows, n_rows: int) -> Rows:
         rows[n_rows:] = 0
-        with np.errstate(invalid="ignore", divide="ignore"):  # on the rows that fill up the tile
-            values = np.asarray(kernel_matrix(self.kernel, rows, self._own_basis, self.params))
+        with np.errstate(invalid="ignore", divide="ignore"):  # in the rows of padding
+            values = np.asarray(kernel_matrix(self.kernel, rows, self._basis_copy, self.params))
         if values.shape != (len(rows), self.width):
             raise ValueError(
-                f"the kernel gave shape {values.shape} for {len(rows)} rows and {self.width} "
-                f"basis rows; it must give ({len(rows)}, {self.width})"
+                f"the kernel returned shape {values.shape} for {len(rows)} rows and {self.width} "
+                f"basis rows; it must return shape ({len(rows)}, {self.width})"
             )
-        return self._checked(values[:n_rows], n_rows)
+        return self._to_tile(values[:n_rows], n_rows)
 
-    def _checked(self, values: NDArray[Any], n_rows: int) -> Rows:
-        """The values at the top of a tile of their own."""
+    def _to_tile(self, values: NDArray[Any], n_rows: int) -> Rows:
+        """Copy finite values to the first rows of a new tile."""
         if not np.isfinite(values).all():
-            raise ValueError("the kernel gave NaN or infinity; check its parameters")
+            raise ValueError("the kernel returned NaN or infinity; check its parameters")
         tile = np.zeros((self.tile, self.width), np.float32)
         tile[:n_rows] = values
         return tile
 
 
-def _of_inner_product(
+def _function_of_product(
     kernel: Kernel, params: Mapping[str, Any]
 ) -> Callable[[NDArray[Any]], NDArray[Any]] | None:
-    """The kernel as a function of x'b, with scikit-learn's defaults, if it is one."""
+    """Return the kernel as a function of x'b, with scikit-learn's defaults, or None."""
     gamma, shift = params.get("gamma", 1.0), params.get("coef0", 1)
     if kernel in ("linear", "cosine"):
         return lambda product: product
@@ -252,6 +255,7 @@ def _of_inner_product(
 
 
 def _unit_rows(rows: Rows) -> Rows:
+    """Scale rows to Euclidean length 1; rows of zeros stay zero."""
     squares = np.empty(len(rows), np.float32)
     squared_norms(np.ascontiguousarray(rows), rows.shape[1], len(rows), squares)
     lengths = np.sqrt(squares)
@@ -259,7 +263,7 @@ def _unit_rows(rows: Rows) -> Rows:
 
 
 def kernel_matrix(kernel: Kernel, a: Rows, b: Rows, params: Mapping[str, Any]) -> NDArray[Any]:
-    """Kernel of each row of `a` with each of `b`."""
+    """Compute the kernel of each row of `a` with each row of `b`."""
     if callable(kernel):
         return kernel(a, b, **params)
     from sklearn.metrics.pairwise import pairwise_kernels
@@ -269,7 +273,7 @@ def kernel_matrix(kernel: Kernel, a: Rows, b: Rows, params: Mapping[str, Any]) -
 
 
 def check_kernel(kernel: object) -> None:
-    """Refuse an unknown kernel name."""
+    """Raise ValueError for an unknown kernel name."""
     if callable(kernel) or kernel == "mahalanobis":
         return
     from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
@@ -280,15 +284,28 @@ def check_kernel(kernel: object) -> None:
 
 
 def takes_gamma(kernel: Kernel) -> bool:
-    """Whether the kernel has a bandwidth called gamma."""
+    """Return whether the kernel has the parameter gamma."""
     return kernel in ("rbf", "mahalanobis", "laplacian", "chi2", "poly", "polynomial", "sigmoid")
 
 
 def median_gamma(kernel: Kernel, rows: NDArray[Any], basis: NDArray[Any]) -> float:
-    """One over the median of the distance inside the kernel; 1/d where there is no distance.
+    """Compute the bandwidth ``gamma="median"`` of a kernel.
 
-    The paper's Gaussian has no bandwidth, and without one it is nearly 0 or nearly constant on real
-    descriptors. Rows and basis are in the kernel's own metric.
+    It is the reciprocal of the median distance between rows and basis rows (squared for Gaussians),
+    or 1/d for kernels without a distance. The paper's Gaussian has no bandwidth, and without one it
+    is nearly 0 or nearly constant on real descriptors.
+
+    Parameters
+    ----------
+    kernel : str or callable
+    rows : array of shape (n, d)
+        Training rows, mapped to the kernel's metric.
+    basis : array of shape (n_basis, d)
+        Basis rows, mapped in the same way.
+
+    Returns
+    -------
+    gamma : float
     """
     from sklearn.metrics.pairwise import (
         additive_chi2_kernel,
@@ -305,36 +322,49 @@ def median_gamma(kernel: Kernel, rows: NDArray[Any], basis: NDArray[Any]) -> flo
         distances = -additive_chi2_kernel(rows, basis)
     else:
         return 1.0 / int(rows.shape[1])
-    middle = float(np.median(distances))
-    if middle <= 0:  # more than half of the rows are copies of basis rows
-        middle = float(distances.mean())
-    return 1.0 / middle if middle > 0 else 1.0
+    typical = float(np.median(distances))
+    if typical <= 0:  # at least half of the distances are zero: rows are copies of basis rows
+        typical = float(distances.mean())
+    return 1.0 / typical if typical > 0 else 1.0
 
 
 def inverse_fourth_root(covariance: NDArray[np.float64]) -> Rows:
-    """``covariance ** (-1/4)``, the whitening map inside the paper's Mahalanobis kernel."""
+    """Compute ``covariance ** (-1/4)``, the linear map of the paper's Mahalanobis kernel."""
     values, vectors = np.linalg.eigh(covariance)
-    top = values.max(initial=0.0)
-    if top <= 0:
+    largest = values.max(initial=0.0)
+    if largest <= 0:
         return np.eye(len(covariance), dtype=np.float32)
-    values = np.maximum(values, _EIGENVALUE_FLOOR * top)
+    values = np.maximum(values, _EIGENVALUE_FLOOR * largest)
     root: Rows = ((vectors * values**-0.25) @ vectors.T).astype(np.float32)
     return root
 
 
 def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
-    """Some of the centres of k-means over preprocessed rows, at most as many as there are rows.
+    """Choose basis rows among the centres of k-means.
 
-    There are more groups than are needed, and a random choice of them is taken: centres of large
-    groups are all alike, and a hasher on them is less accurate than on random rows. Where there
-    are rows enough, no centre is a row itself: each is the mean of several.
+    K-means makes more clusters than needed, and a random subset of them is chosen: with as many
+    clusters as basis rows, clusters are large, their centres resemble each other, and a hasher is
+    less accurate than with random rows. If there are enough rows, no centre is itself a row: each
+    is the mean of several.
+
+    Parameters
+    ----------
+    rows : float32 array of shape (n, d)
+        Preprocessed rows.
+    n_basis : int
+        Number of basis rows; if there are fewer rows, their number.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    centres : float32 array of shape (min(n_basis, n), d)
     """
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
     n_basis = min(n_basis, len(rows))
-    means = MiniBatchKMeans(
-        max(n_basis, min(_GROUPS * n_basis, len(rows) // _GROUP_SIZE)),
+    kmeans = MiniBatchKMeans(
+        max(n_basis, min(_CLUSTERS_PER_BASIS_ROW * n_basis, len(rows) // _ROWS_PER_CLUSTER)),
         init="random",
         batch_size=max(4096, len(rows) // 5),
         n_init=1,
@@ -342,14 +372,14 @@ def kmeans_basis(rows: Rows, n_basis: int, rng: np.random.Generator) -> Rows:
         random_state=int(rng.integers(2**31)),
     )
     with threadpool_limits(1, user_api="openmp"):
-        groups = means.fit(rows).predict(rows)
-    sizes = np.bincount(groups, minlength=means.n_clusters)
-    chosen = rng.permutation(means.n_clusters)
-    chosen = chosen[np.argsort(sizes[chosen] < _SMALL_GROUP, kind="stable")][:n_basis]
-    order = np.argsort(groups, kind="stable")
+        clusters = kmeans.fit(rows).predict(rows)
+    sizes = np.bincount(clusters, minlength=kmeans.n_clusters)
+    chosen = rng.permutation(kmeans.n_clusters)
+    chosen = chosen[np.argsort(sizes[chosen] < _SMALL_CLUSTER, kind="stable")][:n_basis]
+    order = np.argsort(clusters, kind="stable")
     ends = np.cumsum(sizes)
-    centres: Rows = means.cluster_centers_[chosen].astype(np.float32)
-    for i, group in enumerate(chosen):  # where its rows are; the last step of k-means was before
-        if sizes[group]:
-            centres[i] = rows[order[ends[group] - sizes[group] : ends[group]]].mean(axis=0)
+    centres: Rows = kmeans.cluster_centers_[chosen].astype(np.float32)
+    for i, cluster in enumerate(chosen):  # the mean of the final assignment
+        if sizes[cluster]:
+            centres[i] = rows[order[ends[cluster] - sizes[cluster] : ends[cluster]]].mean(axis=0)
     return centres

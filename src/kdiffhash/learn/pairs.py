@@ -1,4 +1,4 @@
-"""Pair sets: which rows show the same object, and which do not."""
+"""Positive and negative pairs of rows: drawing them from labels, and checking given ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Similar = NDArray[np.bool_]
 
 
 class Labels(NamedTuple):
-    """The object that each row belongs to, and its group (photograph) if pairs span groups."""
+    """Labels of all rows, and their groups if pairs must span two groups."""
 
     ids: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, y: ArrayLike, groups: ArrayLike | None, n_rows: int) -> Labels:
-        """Checked labels of `n_rows` rows."""
+        """Check labels and groups of `n_rows` rows and number them."""
         labels = cls(as_ids(y, "y"), None if groups is None else as_ids(groups, "groups"))
         if len(labels.ids) != n_rows:
             raise ValueError(f"X has {n_rows} rows, but y has {len(labels.ids)} labels")
@@ -43,23 +43,32 @@ def draw_pairs(
     Parameters
     ----------
     y : array of shape (n,)
-        Which object each row shows. Rows with equal labels make positive pairs.
-    n_positives, n_negatives : int
-        How many pairs of each kind. Positives are all different; where there are no more than
-        `n_positives` of them, all are taken. Negatives may repeat.
-    groups : array of shape (n,), optional
-        For instance the photograph that each row comes from. If given, both members of a pair
-        come from different groups.
-    uniform_over : {"pairs", "objects"}
-        ``"pairs"`` gives each positive pair the same chance, so that an object seen k times weighs
-        k(k-1)/2; ``"objects"`` gives each object the same chance (pairs may then repeat).
-    random_state : int or numpy Generator, optional
+        Labels. Two rows with the same label form a positive pair, others a negative pair.
+    n_positives : int, default=100_000
+        Number of positive pairs. They are all different; if there are fewer, all are returned.
+    n_negatives : int, default=200_000
+        Number of negative pairs. They may repeat.
+    groups : array of shape (n,) or None, default=None
+        For instance the photograph that each row comes from. If given, the two rows of a pair are
+        always from different groups.
+    uniform_over : {"pairs", "objects"}, default="pairs"
+        ``"pairs"`` draws all positive pairs with equal probability, so that an object with k rows
+        counts k(k-1)/2 times. ``"objects"`` draws all objects with equal probability; positive
+        pairs may then repeat.
+    random_state : int, numpy.random.Generator or None, default=None
+        Seed; an int makes the result reproducible.
 
     Returns
     -------
     pairs : int64 array of shape (p, 2)
-        Row numbers; the positives come first.
+        Row numbers; positive pairs come first.
     similar : bool array of shape (p,)
+        True for positive pairs.
+
+    Raises
+    ------
+    ValueError
+        If there is no positive or no negative pair, or an argument is invalid.
 
     Examples
     --------
@@ -75,9 +84,11 @@ def draw_pairs(
     if group is not None and len(group) != len(objects):
         raise ValueError(f"groups has {len(group)} entries, y has {len(objects)}")
     if len(objects) == 0:
-        raise ValueError("y is empty; there is nothing to draw pairs from")
+        raise ValueError("y is empty; give at least three labels, two of them equal")
     if group is not None and group.max() == 0:
-        raise ValueError("all rows are in one group, so no pair spans two groups")
+        raise ValueError(
+            "all rows are in one group, so no pair spans two groups; omit groups, or give several"
+        )
     for name, count in (("n_positives", n_positives), ("n_negatives", n_negatives)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
@@ -96,9 +107,28 @@ def draw_pairs(
 def check_pairs(
     pairs: ArrayLike, similar: ArrayLike, n_rows: int | tuple[int, int], names: str = "XX"
 ) -> tuple[Pairs, Similar]:
-    """Return explicit pairs as arrays, or say what is wrong with them.
+    """Return given pairs as arrays after checking them.
 
-    Members may come from two sets, each with a number of rows and a name of one letter.
+    Parameters
+    ----------
+    pairs : int array of shape (p, 2)
+        Row numbers.
+    similar : bool array of shape (p,)
+        True for positive pairs.
+    n_rows : int or tuple of two int
+        Number of rows, or of rows in each of the two sets that the members come from.
+    names : str, default="XX"
+        Names of the two sets in error messages, one letter each.
+
+    Returns
+    -------
+    pairs : int64 array of shape (p, 2)
+    similar : bool array of shape (p,)
+
+    Raises
+    ------
+    ValueError
+        If a shape, a type or a row number is invalid.
     """
     rows, flags = np.asarray(pairs), np.asarray(similar)
     if rows.ndim != 2 or rows.shape[1] != 2:
@@ -109,10 +139,12 @@ def check_pairs(
         raise ValueError(f"similar must have shape ({len(rows)},), got {flags.shape}")
     if flags.dtype != np.bool_:
         if not np.all((flags == 0) | (flags == 1)):
-            raise ValueError("similar must be True (same object) or False, one for each pair")
+            raise ValueError(
+                "similar must be True (same object) or False for each pair, got other values"
+            )
         flags = flags.astype(bool)
     if len(rows) == 0:
-        raise ValueError("pairs is empty; at least one pair of each kind is needed")
+        raise ValueError("pairs is empty; give at least one positive and one negative pair")
     counts = np.broadcast_to(n_rows, 2)
     if rows.min() < 0 or (rows.max(axis=0) >= counts).any():
         bad, side = np.argwhere((rows < 0) | (rows >= counts))[0]
@@ -124,21 +156,21 @@ def check_pairs(
 
 
 def check_both_kinds(n_positives: int, n_negatives: int) -> None:
-    """Refuse to learn from one kind of pairs alone."""
+    """Raise ValueError unless there are positive and negative pairs."""
     if n_positives == 0:
-        raise ValueError("no pair is similar; learning needs pairs that should match")
+        raise ValueError("no pair is similar; give pairs that should match as well")
     if n_negatives == 0:
-        raise ValueError("every pair is similar; learning needs pairs that should not match")
+        raise ValueError("every pair is similar; give pairs that should not match as well")
 
 
 def distinct_rows(pairs: Pairs) -> tuple[NDArray[np.int64], Pairs]:
-    """The rows that are in pairs, each once, and the pairs as places among them."""
+    """Return the distinct rows of pairs, and the pairs as positions among these rows."""
     rows, members = np.unique(pairs, return_inverse=True)
     return rows, members.reshape(-1, 2)
 
 
-def labels_joined_by(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
-    """A label for each row, if positive pairs are all that is known: rows they join share one."""
+def labels_from_pairs(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
+    """Return a label for each row: rows connected by positive pairs share one."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -148,28 +180,31 @@ def labels_joined_by(positives: Pairs, n_rows: int) -> NDArray[np.int64]:
 
 
 def as_ids(labels: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Labels of any kind as 0..k-1."""
+    """Number labels of any type from 0 to k - 1, in sorted order."""
     array = np.asarray(labels)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} contains NaN or infinity")
+        raise ValueError(f"{name} contains NaN or infinity; give each row a label")
     try:
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     except TypeError:
-        raise ValueError(f"{name} mixes kinds of labels that cannot be sorted") from None
+        raise ValueError(
+            f"{name} mixes types that cannot be compared; use only strings or only numbers"
+        ) from None
 
 
 def _distinct_positives(
     objects: NDArray[np.int64],
     group: NDArray[np.int64] | None,
-    n_wanted: int,
+    n_pairs: int,
     rng: np.random.Generator,
 ) -> Pairs:
-    """Positives without repetition, each equally likely; all of them where there are few.
+    """Draw distinct positive pairs with equal probability, or return all if there are fewer.
 
-    Rows are sorted by object, then by group. A row is paired with the rows of its object that come
-    after its group (after itself, without groups), so pairs can be numbered row after row.
+    Rows are sorted by object, then by group. Each row is paired with the rows of its object that
+    come after its group (after the row itself, without groups), so that all pairs can be numbered
+    consecutively.
     """
     n_rows = len(objects)
     block = np.arange(n_rows) if group is None else group
@@ -184,14 +219,14 @@ def _distinct_positives(
     n_possible = int(ends[-1]) if n_rows else 0
     if n_possible == 0:
         raise _no_positives(group)
-    number = np.sort(rng.choice(n_possible, min(n_wanted, n_possible), replace=False))
+    number = np.sort(rng.choice(n_possible, min(n_pairs, n_possible), replace=False))
     first = np.searchsorted(ends, number, side="right")
     second = end_of_block[first] + number - (ends[first] - n_partners[first])
     return np.sort(np.stack([order[first], order[second]], axis=1), axis=1)
 
 
 def _ends_of_runs(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For sorted rows: where the run of rows with the same keys ends, one past its last."""
+    """Return for each sorted row the end (exclusive) of the run of rows with the same keys."""
     changes = np.zeros(len(keys[0]), bool)
     for key in keys:
         changes[1:] |= key[1:] != key[:-1]
@@ -202,29 +237,29 @@ def _ends_of_runs(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
 def _positives_by_object(
     objects: NDArray[np.int64],
     group: NDArray[np.int64] | None,
-    n_wanted: int,
+    n_pairs: int,
     rng: np.random.Generator,
 ) -> Pairs:
-    """Positives with each object equally likely, then each of its pairs equally likely."""
+    """Draw positive pairs: an object with equal probability, then one of its pairs."""
     order, start, size = _by_object(objects)
     usable = np.flatnonzero(size > 1)
     if group is not None and len(usable):
-        # An object whose rows all lie in one group has no pair to give.
+        # An object whose rows are all in one group has no pair.
         low = np.minimum.reduceat(group[order], start)
         high = np.maximum.reduceat(group[order], start)
         usable = usable[low[usable] < high[usable]]
     if not len(usable):
         raise _no_positives(group)
-    chosen = usable[rng.integers(len(usable), size=n_wanted)]
-    pairs = np.empty((n_wanted, 2), np.int64)
+    chosen = usable[rng.integers(len(usable), size=n_pairs)]
+    pairs = np.empty((n_pairs, 2), np.int64)
 
-    def draw(again: NDArray[np.int64]) -> None:
-        mine = chosen[again]
-        i, j = rng.integers(size[mine]), rng.integers(size[mine] - 1)
+    def draw(numbers: NDArray[np.int64]) -> None:
+        own = chosen[numbers]
+        i, j = rng.integers(size[own]), rng.integers(size[own] - 1)
         j += j >= i
-        pairs[again] = order[start[mine][:, None] + np.stack([i, j], axis=1)]
+        pairs[numbers] = order[start[own][:, None] + np.stack([i, j], axis=1)]
 
-    draw(np.arange(n_wanted))
+    draw(np.arange(n_pairs))
     if group is not None:
         _redraw(draw, lambda: group[pairs[:, 0]] == group[pairs[:, 1]])
     return pairs
@@ -233,21 +268,22 @@ def _positives_by_object(
 def _negatives(
     objects: NDArray[np.int64],
     group: NDArray[np.int64] | None,
-    n_wanted: int,
+    n_pairs: int,
     rng: np.random.Generator,
 ) -> Pairs:
-    """Negatives, each equally likely, with repetition.
+    """Draw negative pairs with equal probability and with replacement.
 
-    The first row is drawn by how many partners it has, the second from outside the first one's
-    object, or from outside its group if that leaves fewer rows. Drawing both freely and rejecting
-    would take for ever where one object or group holds nearly all rows.
+    The first row is drawn in proportion to its number of partners. The second is drawn from outside
+    the object of the first, or from outside its group if that leaves fewer rows, and rejected if it
+    shares the other. Drawing both rows from all and rejecting would hardly ever succeed if one
+    object or group had nearly all rows.
     """
     n_rows = len(objects)
     keys = [objects] if group is None else [objects, group]
     sorted_by = [_by_object(key) for key in keys]
     sizes = np.stack([size[key] for key, (_, _, size) in zip(keys, sorted_by, strict=True)])
     n_partners = n_rows - sizes.sum(axis=0)
-    if group is not None:  # rows of the same object and the same group were taken off twice
+    if group is not None:  # rows of the same object and the same group were subtracted twice
         _, cell, count = np.unique(
             objects * (group.max() + 1) + group, return_inverse=True, return_counts=True
         )
@@ -258,48 +294,51 @@ def _negatives(
             raise ValueError(
                 "y has one class; negative pairs need rows of at least two different objects"
             )
-        raise ValueError("no two rows of different objects lie in different groups")
-    first = np.searchsorted(ends, rng.integers(ends[-1], size=n_wanted), side="right")
-    which = sizes[:, first].argmax(axis=0)  # leave out the larger of its object and its group
+        raise ValueError("no two rows of different objects are in different groups; omit groups")
+    first = np.searchsorted(ends, rng.integers(ends[-1], size=n_pairs), side="right")
+    excluded = sizes[:, first].argmax(axis=0)  # the larger of the first row's object and group
     second = np.empty_like(first)
 
-    def draw(again: NDArray[np.int64]) -> None:
-        for number, (key, (order, start, size)) in enumerate(zip(keys, sorted_by, strict=True)):
-            mine = again[which[again] == number]
-            own = key[first[mine]]
-            place = rng.integers(n_rows - size[own])
-            second[mine] = order[place + size[own] * (place >= start[own])]
+    def draw(numbers: NDArray[np.int64]) -> None:
+        for k, (key, (order, start, size)) in enumerate(zip(keys, sorted_by, strict=True)):
+            chosen = numbers[excluded[numbers] == k]
+            own = key[first[chosen]]
+            position = rng.integers(n_rows - size[own])
+            second[chosen] = order[position + size[own] * (position >= start[own])]
 
-    def wrong() -> NDArray[np.bool_]:
+    def invalid() -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce([key[first] == key[second] for key in keys]))
 
-    draw(np.arange(n_wanted))
-    _redraw(draw, wrong)
+    draw(np.arange(n_pairs))
+    _redraw(draw, invalid)
     return np.stack([first, second], axis=1)
 
 
 def _by_object(
     objects: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows sorted by object, where each object starts among them, and how many rows it has."""
+    """Return rows sorted by object, the start of each object among them, and its size."""
     order = np.argsort(objects, kind="stable")
     size = np.bincount(objects) if len(objects) else np.empty(0, np.int64)
     return order, np.cumsum(size) - size, size
 
 
 def _redraw(
-    draw: Callable[[NDArray[np.int64]], None], wrong: Callable[[], NDArray[np.bool_]]
+    draw: Callable[[NDArray[np.int64]], None], invalid: Callable[[], NDArray[np.bool_]]
 ) -> None:
-    """Draw those pairs again (rejection) that are wrong, until none is."""
+    """Draw invalid pairs again until all are valid (rejection sampling)."""
     for _ in range(10_000):
-        again = np.flatnonzero(wrong())
-        if not len(again):
+        numbers = np.flatnonzero(invalid())
+        if not len(numbers):
             return
-        draw(again)
-    raise ValueError("pairs across groups are too rare to draw; drop groups?")
+        draw(numbers)
+    raise ValueError("pairs of rows in different groups are too rare to be drawn; omit groups")
 
 
 def _no_positives(group: NDArray[np.int64] | None) -> ValueError:
     if group is None:
-        return ValueError("every row has a label of its own in y, so there are no positive pairs")
-    return ValueError("no two rows of the same object lie in different groups; drop groups?")
+        return ValueError(
+            "all labels in y are different, so there are no positive pairs; rows of the same "
+            "object must have the same label"
+        )
+    return ValueError("no two rows of the same object are in different groups; omit groups")

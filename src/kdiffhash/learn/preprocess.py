@@ -1,12 +1,12 @@
-"""What is done to each row before anything is learned from it.
+"""Preprocessing of rows, before learning and before encoding.
 
-A model carries its `preprocess`, so that nobody encodes the wrong input:
+A model stores its `preprocess`, so that rows to be encoded are treated like the training rows:
 
-- None: the values as they are;
-- ``"unit"``: each row scaled to Euclidean length 1;
-- ``"hellinger"``: each row scaled to sum 1, then square roots (on SIFT this is RootSIFT).
+- None: no preprocessing;
+- ``"unit"``: each row is scaled to Euclidean length 1;
+- ``"hellinger"``: each row is scaled to sum 1, followed by square roots (turns SIFT into RootSIFT).
 
-Rows of zeros stay zeros.
+Rows of zeros stay zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Preprocess = Literal["unit", "hellinger"] | None
 
 
 def check_preprocess(preprocess: object) -> None:
-    """Refuse an unknown name."""
+    """Raise ValueError for an unknown kind of preprocessing."""
     if preprocess not in (None, "unit", "hellinger"):
         raise ValueError(f"preprocess must be None, 'unit' or 'hellinger', got {preprocess!r}")
 
@@ -34,10 +34,25 @@ def prepare_rows(
     shift: NDArray[np.float32] | None,
     first_row: int = 0,
 ) -> None:
-    """Write preprocessed rows, minus `shift`, into `out`, shape (n, d).
+    """Write preprocessed rows, minus `shift`, to `out`.
 
-    The shift is taken from float64 and large integers before they are rounded, so that a large
-    common offset costs no precision. `first_row` is the number of the first row in error messages.
+    Without preprocessing, the shift is subtracted from float64 and large integers before they are
+    rounded to float32, so that a large common offset costs no precision.
+
+    Parameters
+    ----------
+    rows : array of shape (n, d)
+    out : float32 array of shape (n, d)
+    preprocess : {None, "unit", "hellinger"}
+    shift : float32 array of shape (d,) or None
+    first_row : int, default=0
+        Number of the first row, for error messages.
+
+    Raises
+    ------
+    ValueError
+        If a row has NaN, infinity, or a value too large for float32; with ``"hellinger"`` also if
+        a row has a negative value.
     """
     exact = rows.dtype.itemsize >= 4 and rows.dtype != np.float32
     if preprocess is None and shift is not None and exact:
@@ -50,10 +65,10 @@ def prepare_rows(
         bad = int(np.flatnonzero(~np.isfinite(out).all(axis=1))[0])
         what = "NaN" if np.isnan(rows[bad]).any() else "infinity or a value too large for float32"
         raise ValueError(
-            f"Input X contains {what} in row {first_row + bad}; drop or repair such rows"
+            f"Input X contains {what} in row {first_row + bad}; remove or repair such rows"
         )
     if preprocess == "unit":
-        _divide(out, np.abs(out).max(axis=1))  # squares of what is left stay in range
+        _divide(out, np.abs(out).max(axis=1))  # so that squares stay in range
         squares = np.empty(len(out), np.float32)
         squared_norms(np.ascontiguousarray(out), out.shape[1], len(out), squares)
         _divide(out, np.sqrt(squares))
@@ -61,7 +76,7 @@ def prepare_rows(
         if out.size and out.min() < 0:
             bad = int(np.flatnonzero((out < 0).any(axis=1))[0])
             raise ValueError(
-                f"Negative values in data: preprocess='hellinger' takes none, but row "
+                f"Negative values in data: preprocess='hellinger' accepts none, but row "
                 f"{first_row + bad} has one; use 'unit' or None"
             )
         _divide(out, out.sum(axis=1))
@@ -71,11 +86,12 @@ def prepare_rows(
 
 
 def preprocess_rows(rows: NDArray[Any], preprocess: Preprocess) -> NDArray[np.float32]:
-    """Preprocessed copy of all rows, shape (n, d)."""
+    """Return a preprocessed float32 copy of all rows, shape (n, d)."""
     out = np.empty(rows.shape, np.float32)
     prepare_rows(rows, out, preprocess, None)
     return out
 
 
 def _divide(rows: NDArray[np.float32], by: NDArray[np.float32]) -> None:
+    """Divide each row in place by its number, unless that is 0."""
     rows /= np.where(by > 0, by, 1).astype(np.float32)[:, None]

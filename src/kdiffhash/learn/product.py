@@ -1,8 +1,8 @@
-"""A matrix product whose rows do not know their neighbours.
+"""A matrix product in which the result for a row does not depend on the other rows.
 
-BLAS rounds an entry differently depending on where its row stands in the block, on the height of
-the block and on the number of threads. `_core.multiply` makes every entry by the same chain of
-multiply-adds, so a row gives the same bits alone, in any batch, on any thread.
+BLAS rounds an entry differently depending on the position of its row in the block, the height of
+the block and the number of threads. `_core.multiply` computes every entry by the same chain of
+multiply-adds, so a row gives the same result alone, in any batch and on any thread.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ from .._core import panel as PANEL  # noqa: N812
 
 
 def pack_panels(columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Pack the right-hand factor, given as one row per column, shape (n, k), into panels.
+    """Pack the right-hand factor of a product into panels of columns.
 
-    Returns shape (ceil(n / PANEL), k, PANEL), with zeros in the spare columns.
+    Parameters
+    ----------
+    columns : float32 array of shape (n, k)
+        The transposed factor: one row for each of its columns.
+
+    Returns
+    -------
+    panels : float32 array of shape (ceil(n / PANEL), k, PANEL)
+        Spare columns are zero.
     """
     n, k = columns.shape
     panels = np.zeros((-(-n // PANEL), k, PANEL), np.float32)
     for p in range(len(panels)):
-        part = columns[p * PANEL : (p + 1) * PANEL]
-        panels[p, :, : len(part)] = part.T
+        chosen = columns[p * PANEL : (p + 1) * PANEL]
+        panels[p, :, : len(chosen)] = chosen.T
     return panels
 
 
 def empty_result(n_rows: int, panels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """An array for the product of `n_rows` rows with these panels."""
+    """Return an uninitialised array for the product of `n_rows` rows with these panels."""
     return np.empty((n_rows, len(panels) * PANEL), np.float32)

@@ -1,18 +1,21 @@
-"""Refinement: from the closed form on, descend on the loss that a hash is judged by.
+"""Refinement of a closed-form hash by stochastic gradient descent on a ranking loss.
 
-The closed forms minimise a quadratic form of projections. What counts is how often the Hamming
-distance of a similar pair exceeds that of a dissimilar one. A step of refinement takes a batch of
-similar pairs, computes soft bits ``tanh(slope * projection)``, finds for each member the nearest
-item of another object, and moves directions, thresholds and the basis rows of a Gaussian kernel
-against the gradient of
+The closed forms minimise a quadratic form of projections. What matters in the end is how often the
+Hamming distance of a positive pair exceeds that of a negative pair. Each step takes a batch of
+positive pairs, computes soft bits ``tanh(slope * (projection - threshold))`` and finds, for each
+row x of the batch, the nearest row of another object in the batch (the hardest negative). Adam then
+updates directions, thresholds and the basis rows of a Gaussian kernel by the gradient of the loss
 
-    mean of softplus(sharpness * (d(x, partner) - d(x, nearest other) + margin))
+    mean of softplus(sharpness * (d(x, partner) - d(x, hardest negative) + margin)),
 
 where d is the share of bits that differ. The loss is summed over prefixes of 32, 64, 128, ... bits,
 so that every prefix becomes a good code.
 
-Products are made by one BLAS thread each, on blocks that do not depend on the number of threads, so
-neither does the result.
+Some objects are held out as a validation set. Their error selects the best hash and stops the
+descent early.
+
+Matrix products use one BLAS thread on blocks of fixed size, so the result does not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -33,55 +36,77 @@ from .pairs import Pairs
 
 Ids = NDArray[np.int64]
 
-_BLOCK = 256  # rows of a block of a product
-_COLUMNS = 32  # soft bits of a block of their gradient
-_WHITENING_ROWS = 20_000
-_WHITENING_FLOOR = 1e-6  # of the largest eigenvalue of the features' covariance
-_SPACING = 50  # steps from one look at the objects kept aside to the next
-_CHECKS = 4  # batches of them
+_BLOCK = 256  # rows per block of a product
+_COLUMNS = 32  # bits per block of the gradient by soft bits
+_WHITENING_ROWS = 20_000  # rows from which the whitening of features is estimated
+_WHITENING_FLOOR = 1e-6  # for eigenvalues of the features' covariance, relative to the largest
+_VALIDATION_INTERVAL = 50  # steps between evaluations on the validation set
+_VALIDATION_BATCHES = 4  # maximum size of the validation set, in batches
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """How to descend. A hasher sets `steps`; the rest suits whatever was tried.
+    """Settings of the descent. Hashers set `steps`; the defaults suit all data tried so far.
 
     Attributes
     ----------
     steps : int
-        Batches to learn from, at most.
-    batch : int
-        Similar pairs of a batch.
-    rate, basis_rate : float
-        Size of the first steps: of directions on whitened features, and of basis rows relative to
-        the spread of their entries. Both fall to zero along a cosine. With a `basis_rate` of 0 the
-        basis stays.
-    slope, sharpness, margin : float
-        Of the loss, see above.
-    shortest : int
-        The first prefix of the loss; each next one is twice as long, the last is the whole code.
-    kept_aside : float
-        Share of the objects that are not learned from, but judged by: what comes out is the hash
-        under which fewest of them have another one nearer than their partner, which may be the one
-        to start with. Where that share is less than two objects, it is the last one.
+        Maximum number of steps, one batch each.
+    batch_size : int
+        Number of positive pairs in a batch.
+    learning_rate : float
+        Initial learning rate of directions, on whitened features, and of thresholds. It decays to
+        zero along a cosine.
+    basis_learning_rate : float
+        Initial learning rate of basis rows, relative to the mean standard deviation of their
+        entries, with the same decay. 0 keeps the basis fixed.
+    slope : float
+        Slope of the soft bits.
+    sharpness : float
+        Sharpness of the loss.
+    margin : float
+        Margin of the loss, as a share of bits.
+    shortest_prefix : int
+        Length of the shortest prefix in the loss. Each further prefix is twice as long; the last is
+        the whole code.
+    validation_fraction : float
+        Share of the objects that is held out as the validation set. The result is the hash with the
+        lowest error on it, possibly the initial one. If this is fewer than two objects, there is no
+        validation set, and the result is the hash after the last step.
     patience : int
-        Stop after so many looks at them, one every 50 steps, without gain.
+        Early stopping: the number of consecutive evaluations without improvement, one every 50
+        steps, after which the descent stops.
+
+    Examples
+    --------
+    >>> from kdiffhash.learn.refinement import Refinement
+    >>> Refinement(steps=1000).batch_size
+    512
     """
 
     steps: int
-    batch: int = 512
-    rate: float = 1e-3
-    basis_rate: float = 1.5e-3
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+    basis_learning_rate: float = 1.5e-3
     slope: float = 1.0
     sharpness: float = 30.0
     margin: float = 0.1
-    shortest: int = 32
-    kept_aside: float = 0.05
+    shortest_prefix: int = 32
+    validation_fraction: float = 0.05
     patience: int = 10
 
 
 @dataclass(frozen=True)
 class Hash:
-    """What refinement changes: features, directions (n_bits, width), thresholds (n_bits,)."""
+    """The parameters of a hash that refinement changes.
+
+    Attributes
+    ----------
+    features : FeatureMap
+        The map from rows to features; the basis of a `GaussianMap` is refined too.
+    directions : float32 array of shape (n_bits, features.width)
+    thresholds : float32 array of shape (n_bits,)
+    """
 
     features: FeatureMap
     directions: Rows
@@ -98,80 +123,95 @@ def refine(
     n_jobs: int | None = None,
     verbose: bool = False,
 ) -> Hash:
-    """A better hash, by descent from `start`.
+    """Refine a hash by gradient descent.
 
     Parameters
     ----------
     start : Hash
+        The initial hash.
     rows : float32 array of shape (n, d)
-        Preprocessed.
+        Preprocessed rows.
     positives : int array of shape (p, 2)
-        Similar pairs of rows.
+        Positive pairs of rows.
     objects : int array of shape (n,)
-        Which object each row shows.
+        Labels of the rows. Negatives are rows of other objects in the same batch.
     settings : Refinement
-    rng : numpy Generator
-    n_jobs : int, optional
-        Threads; they do not change the result.
-    verbose : bool
-        Show the progress on a terminal.
+    rng : numpy.random.Generator
+        Draws the validation set, the rows for whitening, and the batches.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
+    verbose : bool, default=False
+        Show progress on a terminal.
 
     Returns
     -------
-    Hash
+    best : Hash
+        The hash with the lowest error on the validation set.
+
+    Raises
+    ------
+    ValueError
+        If all positive pairs belong to one object.
     """
-    shown = objects[positives[:, 0]]
-    if (shown == shown[0]).all():
+    pair_objects = objects[positives[:, 0]]
+    if (pair_objects == pair_objects[0]).all():
         raise ValueError(
-            "all similar pairs show one object, and refinement finds its negatives among other "
-            "objects; give pairs of several objects, or y with fit_pairs, or refine=0"
+            "all positive pairs belong to one object, but refinement needs rows of other objects "
+            "as negatives; give pairs of several objects, pass y to fit_pairs, or set refine=0"
         )
-    learn, checks = _keep_aside(positives, shown, settings, rng)
+    training, validation = _split_off_validation(positives, pair_objects, settings, rng)
     with one_blas_thread(), progress(settings.steps, "refining", verbose) as advance:
-        descending = _Descent(start, rows, settings, rng, n_jobs)
-        best, least, fruitless = start, descending.error_of_bits(checks, objects), 0
+        descent = _Descent(start, rows, settings, rng, n_jobs)
+        best, lowest_error = start, descent.validation_error(validation, objects)
+        n_without_improvement = 0
         for number in range(settings.steps):
-            batch = rng.choice(len(learn), min(settings.batch, len(learn)), replace=False)
-            descending.step(_members(learn[batch]), objects, number)
+            batch = rng.choice(
+                len(training), min(settings.batch_size, len(training)), replace=False
+            )
+            descent.step(_members(training[batch]), objects, number)
             advance(1)
             last = number + 1 == settings.steps
-            if not checks and last:
-                best = descending.hash()
-            elif checks and (last or (number + 1) % _SPACING == 0):
-                error = descending.error_of_bits(checks, objects)
-                fruitless += 1
-                if error < least:
-                    best, least, fruitless = descending.hash(), error, 0
-                elif fruitless == settings.patience:
+            if not validation and last:
+                best = descent.hash()
+            elif validation and (last or (number + 1) % _VALIDATION_INTERVAL == 0):
+                error = descent.validation_error(validation, objects)
+                n_without_improvement += 1
+                if error < lowest_error:
+                    best, lowest_error, n_without_improvement = descent.hash(), error, 0
+                elif n_without_improvement == settings.patience:
                     break
     return best
 
 
-def _keep_aside(
-    positives: Pairs, shown: Ids, settings: Refinement, rng: np.random.Generator
+def _split_off_validation(
+    positives: Pairs, pair_objects: Ids, settings: Refinement, rng: np.random.Generator
 ) -> tuple[Pairs, list[Ids]]:
-    """Pairs to learn from, and batches of items of other objects to judge by."""
-    known = np.unique(shown)
-    aside = rng.permutation(known)[: int(settings.kept_aside * len(known))]
-    if len(aside) < 2:
+    """Return the training pairs, and batches of rows of the objects that are held out."""
+    distinct = np.unique(pair_objects)
+    held_out = rng.permutation(distinct)[: int(settings.validation_fraction * len(distinct))]
+    if len(held_out) < 2:
         return positives, []
-    judged = np.isin(shown, aside)
-    chosen = rng.permutation(positives[judged])[: _CHECKS * settings.batch]
-    parts = np.array_split(chosen, -(-len(chosen) // settings.batch))
-    return positives[~judged], [_members(part) for part in parts]
+    is_held_out = np.isin(pair_objects, held_out)
+    max_pairs = _VALIDATION_BATCHES * settings.batch_size
+    chosen = rng.permutation(positives[is_held_out])[:max_pairs]
+    batches = np.array_split(chosen, -(-len(chosen) // settings.batch_size))
+    return positives[~is_held_out], [_members(batch) for batch in batches]
 
 
 def _members(pairs: Pairs) -> Ids:
-    """The first members of all pairs, then the second ones: partners are half of all apart."""
+    """Return the first members of all pairs, followed by the second ones.
+
+    In an array of n members, the partner of member i is therefore member (i + n / 2) mod n.
+    """
     return pairs.T.ravel()
 
 
 @dataclass
 class _Parameter:
-    """Numbers that are learned, with what Adam remembers of their gradients."""
+    """Values that are learned, with Adam's running moments of their gradients."""
 
     values: Rows
-    rate: float
+    learning_rate: float
     mean: Rows = field(init=False)
     square: Rows = field(init=False)
 
@@ -179,15 +219,15 @@ class _Parameter:
         self.mean, self.square = np.zeros((2, self.values.size), np.float32)
 
     def move(self, gradient: Rows, number: int, share: float) -> None:
-        """Step `number`, counted from 0, with a share of the rate."""
-        size = share * self.rate / (1 - 0.9 ** (number + 1))  # Adam with its usual constants
+        """Make step `number`, counted from 0, at a share of the learning rate."""
+        size = share * self.learning_rate / (1 - 0.9 ** (number + 1))  # Adam's usual constants
         scale = 1 / (1 - 0.999 ** (number + 1))
         flat = np.ascontiguousarray(gradient).reshape(-1)
         _core.adam_step(self.values.reshape(-1), flat, self.mean, self.square, size, scale)
 
 
 class _Descent:
-    """A hash on its way: directions on whitened features, their offsets, basis rows."""
+    """State of the descent: directions and offsets on whitened features, and basis rows."""
 
     def __init__(
         self,
@@ -199,57 +239,58 @@ class _Descent:
     ) -> None:
         self.rows, self.settings, self.n_jobs = rows, settings, n_jobs
         n_bits = len(start.directions)
-        n_shorter = max(0, int(np.ceil(np.log2(n_bits / settings.shortest))))
-        self.prefixes = np.array([settings.shortest << k for k in range(n_shorter)] + [n_bits])
+        n_shorter = max(0, int(np.ceil(np.log2(n_bits / settings.shortest_prefix))))
+        shorter = [settings.shortest_prefix << k for k in range(n_shorter)]
+        self.prefixes = np.array([*shorter, n_bits])
 
-        some = np.sort(rng.choice(len(rows), min(_WHITENING_ROWS, len(rows)), replace=False))
-        values = compute_features(rows[some], None, start.features, n_jobs)
+        sample = np.sort(rng.choice(len(rows), min(_WHITENING_ROWS, len(rows)), replace=False))
+        values = compute_features(rows[sample], None, start.features, n_jobs)
         self.mean = values.mean(axis=0, dtype=np.float64).astype(np.float32)
         spread = covariance(values, n_jobs)
         sizes, axes = np.linalg.eigh(spread)
         roots = np.sqrt(np.maximum(sizes, max(_WHITENING_FLOOR * sizes[-1], 1e-30)))
         self.whiten = np.asarray((axes / roots) @ axes.T, np.float32)
 
-        # Projections of variance 1 to begin with, so that the slope means the same for all bits.
+        # Projections start with variance 1, so that the slope means the same for all bits.
         directions = start.directions.astype(np.float64)
         scales = np.sqrt(((directions @ axes) ** 2 * roots**2).sum(axis=1))
         directions /= np.maximum(scales, 1e-30)[:, None]
         offsets = start.thresholds / np.maximum(scales, 1e-30) - directions @ self.mean
         white = (directions @ axes * roots) @ axes.T
-        self.white = _Parameter(np.ascontiguousarray(white, np.float32), settings.rate)
-        self.offsets = _Parameter(offsets.astype(np.float32), settings.rate)
+        self.white = _Parameter(np.ascontiguousarray(white, np.float32), settings.learning_rate)
+        self.offsets = _Parameter(offsets.astype(np.float32), settings.learning_rate)
         self.features, self.basis, self.metric = start.features, None, None
-        if isinstance(start.features, GaussianMap) and settings.basis_rate > 0:
+        if isinstance(start.features, GaussianMap) and settings.basis_learning_rate > 0:
             basis = start.features.basis.copy()
-            rate = settings.basis_rate * float(basis.std(axis=0).mean())
-            self.basis = _Parameter(basis, rate)
+            spread_of_basis = float(basis.std(axis=0).mean())
+            self.basis = _Parameter(basis, settings.basis_learning_rate * spread_of_basis)
             if start.features.metric is not None:
                 self.metric = start.features.metric @ start.features.metric.T
-        self._follow()
+        self._update_hash()
 
-    def _follow(self) -> None:
-        """Features, and directions and thresholds on them, from those on whitened features."""
+    def _update_hash(self) -> None:
+        """Set features, directions and thresholds from the learned parameters."""
         if self.basis is not None and isinstance(self.features, GaussianMap):
             self.features = replace(self.features, basis=self.basis.values)
         self.directions = self._product(self.white.values, self.whiten)
         self.thresholds = self.offsets.values + self.directions @ self.mean
 
     def hash(self) -> Hash:
-        """The hash as it is now."""
+        """Return the current hash."""
         features = self.features
         if isinstance(features, GaussianMap):
             features = replace(features, basis=features.basis.copy())
         return Hash(features, self.directions, self.thresholds)
 
     def step(self, items: Ids, objects: Ids, number: int) -> None:
-        """Move against the gradient on one batch of rows."""
+        """Make one step on a batch of rows."""
         share = (1 + np.cos(np.pi * number / self.settings.steps)) / 2
         for parameter, gradient in self.gradients(items, objects):
             parameter.move(gradient, number, share)
-        self._follow()
+        self._update_hash()
 
     def gradients(self, items: Ids, objects: Ids) -> list[tuple[_Parameter, Rows]]:
-        """What is learned, each with the gradient of the loss on one batch."""
+        """Return each learned parameter with the gradient of the loss on a batch of rows."""
         batch = self.rows[items]
         values = compute_features(batch, None, self.features, self.n_jobs)
         soft = self._soft_bits(values)
@@ -257,13 +298,19 @@ class _Descent:
         by_offset = -by_projection.sum(axis=0)
         by_direction = self._product(by_projection.T, values)
         by_direction += np.outer(by_offset, self.mean)
-        found = [(self.white, self._product(by_direction, self.whiten)), (self.offsets, by_offset)]
+        gradients = [
+            (self.white, self._product(by_direction, self.whiten)),
+            (self.offsets, by_offset),
+        ]
         if self.basis is not None:
-            found.append((self.basis, self._by_basis(batch, values, by_projection)))
-        return found
+            gradients.append((self.basis, self._by_basis(batch, values, by_projection)))
+        return gradients
 
-    def error_of_bits(self, batches: list[Ids], objects: Ids) -> float:
-        """How often another object is nearer than the partner, by all prefixes; ties count half."""
+    def validation_error(self, batches: list[Ids], objects: Ids) -> float:
+        """Return how often the hardest negative is nearer than the partner, with hard bits.
+
+        The shares, over all prefixes, are summed over batches; ties count half.
+        """
         total = 0.0
         for items in batches:
             values = compute_features(self.rows[items], None, self.features, self.n_jobs)
@@ -274,7 +321,7 @@ class _Descent:
         return total
 
     def _soft_bits(self, values: Rows) -> Rows:
-        """``tanh(slope * (projection - threshold))``, from an exponential of its size."""
+        """Compute ``tanh(slope * (projection - threshold))``."""
         soft = np.empty((len(values), len(self.directions)), np.float32)
         factor = 2 * self.settings.slope * LOG2_E
 
@@ -286,9 +333,14 @@ class _Descent:
         return soft
 
     def _compare(self, soft: Rows, objects: Ids) -> tuple[NDArray[np.int32], Rows]:
-        """The nearest other object of each item, and how much nearer than the partner it is.
+        """Find the hardest negative of each row, and how much nearer than the partner it is.
 
-        Both of shape (prefixes, items), the latter in shares of bits.
+        Returns
+        -------
+        nearest : int32 array of shape (n_prefixes, n_items)
+            Position, in the batch, of the nearest row of another object.
+        excess : float32 array of shape (n_prefixes, n_items)
+            Distance of the partner minus distance of the negative, as a share of bits.
         """
         n = len(soft)
         nearest = np.empty((len(self.prefixes), n), np.int32)
@@ -296,22 +348,22 @@ class _Descent:
 
         def work(start: int, stop: int) -> None:
             similarity = np.zeros((stop - start, n), np.float32)
-            to_partner, to_other = np.zeros((2, stop - start), np.float32)
+            to_partner, to_negative = np.zeros((2, stop - start), np.float32)
             low = 0
             for k, high in enumerate(self.prefixes):
                 similarity += soft[start:stop, low:high] @ soft[:, low:high].T
                 if k == 0:
-                    _core.hide_same(similarity, start, objects)
-                _core.add_partners(soft, low, high, start, to_partner)
-                _core.find_largest(similarity, nearest[k, start:stop], to_other)
-                excess[k, start:stop] = (to_other - to_partner) / (2 * high)
+                    _core.mask_same_label(similarity, start, objects)
+                _core.add_partner_similarity(soft, low, high, start, to_partner)
+                _core.find_largest(similarity, nearest[k, start:stop], to_negative)
+                excess[k, start:stop] = (to_negative - to_partner) / (2 * high)
                 low = high
 
         self._run(work, n)
         return nearest, excess
 
     def _by_projection(self, soft: Rows, nearest: NDArray[np.int32], excess: Rows) -> Rows:
-        """Gradient by projections, shape (items, n_bits)."""
+        """Compute the gradient by projections, shape (n_items, n_bits)."""
         sharpness = self.settings.sharpness
         scaled = np.maximum(sharpness * (excess + self.settings.margin), -80)
         slopes = sharpness / (1 + np.exp(-scaled)) / (2 * len(soft) * self.prefixes[:, None])
@@ -326,13 +378,14 @@ class _Descent:
         return gradient
 
     def _by_basis(self, batch: Rows, values: Rows, by_projection: Rows) -> Rows:
-        """Gradient by basis rows b: the sum of 2 gamma c (x - b) over rows x, in the metric.
+        """Compute the gradient by basis rows.
 
-        c is the gradient by the kernel's value, times that value.
+        For basis row b it is the sum over rows x of 2 gamma c (x - b), mapped by the metric, where
+        c is the gradient by the kernel value times the kernel value.
         """
         features = self.features
         if not isinstance(features, GaussianMap):
-            raise TypeError("only the basis of a Gaussian is learned")
+            raise TypeError("only the basis of a Gaussian kernel can be refined")
         weights = np.empty_like(values)
 
         def work(start: int, stop: int) -> None:
@@ -349,6 +402,7 @@ class _Descent:
         return gradient
 
     def _product(self, a: Rows, b: Rows) -> Rows:
+        """Compute ``a @ b`` on several threads."""
         out = np.empty((len(a), b.shape[1]), np.float32)
 
         def work(start: int, stop: int) -> None:

@@ -1,8 +1,8 @@
-"""Rows that are read when they are asked for, and those that learning needs, gathered once.
+"""Sources of rows that are read on demand, and the rows that learning needs, gathered once.
 
-Learning sees a sample of pairs and never needs more than the rows in them and in a few random
-samples. So whatever the rows are (an array, a memory map, shards, blocks on a cluster, a dask
-array), these are gathered into memory, and from there on all is as with an array.
+Learning needs only the rows of a sample of pairs and of a few random samples. Whatever holds the
+rows (an array, a memory map, shards, blocks on a cluster, a dask array), these are gathered once,
+and from there on there is one code path.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .._util.files import scratch_array
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 
-_PORTION = 2**28  # bytes that are read at a time
+_CHUNK_BYTES = 2**28  # read at a time
 
 
 class RowSource(ABC):
-    """Rows outside of memory, indexed by a slice, by row numbers, or by a mask."""
+    """Rows outside of memory, indexed by a slice, by row numbers or by a boolean mask."""
 
     @property
     @abstractmethod
@@ -31,19 +31,29 @@ class RowSource(ABC):
 
     @abstractmethod
     def read(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, which rise."""
+        """Return some of the rows.
+
+        Parameters
+        ----------
+        numbers : int64 array of shape (m,)
+            Row numbers, ascending.
+
+        Returns
+        -------
+        rows : array of shape (m, d)
+        """
 
     def labels(self) -> Array | None:
-        """Which object each row belongs to, if the source tells."""
+        """Return the label of each row, or None if the source has none."""
         return None
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, wanted: slice | Numbers | NDArray[np.bool_]) -> Array:
-        rising, place = row_numbers(wanted, len(self))
-        rows = self.read(rising)
-        return rows if place is None else rows[place]
+    def __getitem__(self, index: slice | Numbers | NDArray[np.bool_]) -> Array:
+        ascending, positions = row_numbers(index, len(self))
+        rows = self.read(ascending)
+        return rows if positions is None else rows[positions]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         rows = self[:]
@@ -51,17 +61,27 @@ class RowSource(ABC):
 
 
 class Gathered(RowSource):
-    """Some rows of a source, in memory, under the numbers that they have there."""
+    """Some rows of a source, copied to memory and indexed by their numbers in the source.
+
+    Above 1 GB they are copied to a temporary file.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        The source.
+    numbers : int64 array
+        Distinct row numbers in ascending order.
+    """
 
     def __init__(self, X: Any, numbers: Numbers) -> None:
         self.numbers, self._shape = numbers, (int(X.shape[0]), int(X.shape[1]))
         self.rows = scratch_array((len(numbers), self._shape[1]), X.dtype)
-        step = max(1, _PORTION // max(1, self._shape[1] * X.dtype.itemsize))
+        step = max(1, _CHUNK_BYTES // max(1, self._shape[1] * X.dtype.itemsize))
         for start in range(0, len(numbers), step):
-            some = numbers[start : start + step]
-            rows = X[some]
+            chunk = numbers[start : start + step]
+            rows = X[chunk]
             rows = np.asarray(rows.compute() if hasattr(rows, "compute") else rows)
-            self.rows[start : start + step] = check_finite(rows, some, "X")
+            self.rows[start : start + step] = check_finite(rows, chunk, "X")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -69,22 +89,22 @@ class Gathered(RowSource):
         return self._shape
 
     def read(self, numbers: Numbers) -> Array:
-        """The rows with these numbers, all of which were gathered."""
+        """Return the rows with these numbers, all of which must have been gathered."""
         if len(numbers) == len(self.numbers):
             return np.asarray(self.rows)
         return np.asarray(self.rows[np.searchsorted(self.numbers, numbers)])
 
 
 def is_source(X: Any) -> bool:
-    """Whether rows are read when they are asked for: a memory map, a `RowSource`, a dask array."""
+    """Return whether rows are read on demand: a memory map, a `RowSource` or a dask array."""
     return isinstance(X, np.memmap | RowSource) or hasattr(X, "to_delayed")
 
 
 def check_source(X: Any) -> None:
-    """Refuse what is not rows of numbers."""
+    """Raise ValueError unless X has two or more rows of numbers."""
     if len(X.shape) != 2 or np.isnan(X.shape).any():
-        hint = "; compute_chunk_sizes() finds unknown sizes" if hasattr(X, "to_delayed") else ""
-        raise ValueError(f"X must be rows of known number, shape (n, d), got shape {X.shape}{hint}")
+        hint = "; call compute_chunk_sizes() first" if hasattr(X, "to_delayed") else ""
+        raise ValueError(f"X must have a known shape (n, d), got shape {X.shape}{hint}")
     if X.dtype.kind not in "biuf":
         raise ValueError(f"X must hold numbers, got {X.dtype}")
     if X.shape[0] < 2:
@@ -92,39 +112,44 @@ def check_source(X: Any) -> None:
 
 
 def gather(X: Any, *numbers: Numbers) -> Any:
-    """The rows with these numbers, in memory, indexed as in X; an array is returned as it is."""
+    """Gather the rows with these numbers, indexed as in X; an array is returned unchanged."""
     if not is_source(X):
         return X
-    return Gathered(X, np.unique(np.concatenate([some.ravel() for some in numbers])))
+    return Gathered(X, np.unique(np.concatenate([array.ravel() for array in numbers])))
 
 
 def row_numbers(
-    wanted: slice | Numbers | NDArray[np.bool_], n: int
+    index: slice | Numbers | NDArray[np.bool_], n: int
 ) -> tuple[Numbers, Numbers | None]:
-    """Which of n rows are wanted, rising and without repetition, and the place of each in them.
+    """Convert an index into n rows to distinct row numbers in ascending order.
 
-    The place is None where they are wanted just so.
+    Also return the position of each indexed row among these numbers, or None if the index is
+    distinct and ascending already.
     """
-    if isinstance(wanted, slice):
-        numbers = np.arange(*wanted.indices(n))
+    if isinstance(index, slice):
+        numbers = np.arange(*index.indices(n))
     else:
-        numbers = np.asarray(wanted)
+        numbers = np.asarray(index)
         if numbers.dtype == np.bool_ and numbers.shape == (n,):
             numbers = np.flatnonzero(numbers)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-            raise IndexError("rows are asked for by a slice, their numbers, or a mask of all")
+            raise IndexError(
+                f"rows must be indexed by a slice, row numbers, or a boolean mask of length {n}"
+            )
     if (numbers[1:] > numbers[:-1]).all():
-        rising, place = numbers.astype(np.int64), None
+        ascending, positions = numbers.astype(np.int64), None
     else:
-        rising, place = np.unique(numbers.astype(np.int64), return_inverse=True)
-    if len(rising) and not 0 <= rising[0] <= rising[-1] < n:
-        raise IndexError(f"rows are numbered from 0 to {n - 1}")
-    return rising, place
+        ascending, positions = np.unique(numbers.astype(np.int64), return_inverse=True)
+    if len(ascending) and not 0 <= ascending[0] <= ascending[-1] < n:
+        raise IndexError(
+            f"row numbers must lie in 0..{n - 1}, got {ascending[0]} to {ascending[-1]}"
+        )
+    return ascending, positions
 
 
 def check_finite(rows: Array, numbers: Numbers, where: str) -> Array:
-    """The rows with these numbers, or an error that names one with NaN or infinity."""
+    """Return the rows, or raise ValueError naming one that has NaN or infinity."""
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():
         bad = int(numbers[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]])
-        raise ValueError(f"{where}: row {bad} contains NaN or infinity; drop or repair such rows")
+        raise ValueError(f"{where}: row {bad} contains NaN or infinity; remove or repair such rows")
     return rows

@@ -1,7 +1,8 @@
-"""The threshold of each bit: ``argmin over a of weight * FNR(a) + FPR(a)`` (eqs. 5 and 6).
+"""Search for the threshold of each bit, which minimises ``weight * FNR + FPR`` (eqs. 5 and 6).
 
-The search is exact. Between two neighbouring projections of the training rows nothing changes, so
-every gap between neighbours is tried, and the threshold is the middle of the best gap.
+The search is exact. The rates change only at projections of training rows, so every gap between
+neighbouring projections is tried. The threshold is the middle of the best gap, the widest one if
+several are equally good.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from .pairs import Pairs, Similar, check_both_kinds
 
 @dataclass(frozen=True)
 class BitRates:
-    """What the threshold search found, one entry a bit.
+    """Thresholds and error rates of all bits.
 
     Attributes
     ----------
     thresholds : float32 array of shape (n_bits,)
-    fnr, fpr : float64 arrays of shape (n_bits,)
-        Share of similar pairs whose bits differ, share of dissimilar pairs whose bits agree.
+    fnr : float64 array of shape (n_bits,)
+        False negative rate: share of positive pairs in which the bit differs.
+    fpr : float64 array of shape (n_bits,)
+        False positive rate: share of negative pairs in which the bit is equal.
     ones : float64 array of shape (n_bits,)
-        Share of rows whose bit is 1; near 0 or 1 the bit says nothing.
+        Share of rows for which the bit is 1; near 0 or 1 the bit carries no information.
     """
 
     thresholds: NDArray[np.float32]
@@ -44,7 +47,7 @@ def find_thresholds(
     weight: float = 1.0,
     n_jobs: int | None = None,
 ) -> BitRates:
-    """Thresholds and rates of all bits.
+    """Find the best threshold of each bit.
 
     Parameters
     ----------
@@ -53,9 +56,15 @@ def find_thresholds(
     pairs : int array of shape (p, 2)
         Row numbers.
     similar : bool array of shape (p,)
-    weight : float
-        Of the false-negative rate.
-    n_jobs : int, optional
+        True for positive pairs.
+    weight : float, default=1.0
+        Weight of the false negative rate.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores.
+
+    Returns
+    -------
+    rates : BitRates
 
     Examples
     --------
@@ -75,20 +84,21 @@ def find_thresholds(
 
     def solve(bit: int) -> None:
         ranks, distinct = rank(np.asarray(columns[bit]))
-        # Losses are whole numbers for weight 1, so that ties are real ties.
-        cut, n_missed, n_split = _core.best_cut(
+        # With weight 1, losses are integers, so that ties are exact.
+        highest_zero, n_false_negatives, n_true_negatives = _core.best_threshold(
             ranks, distinct, positives, negatives, weight * n_negatives, float(n_positives)
         )
-        thresholds[bit] = cut_value(distinct, cut)
-        fnr[bit], fpr[bit] = n_missed / n_positives, 1 - n_split / n_negatives
-        ones[bit] = np.mean(ranks > cut)
+        thresholds[bit] = threshold_above(distinct, highest_zero)
+        fnr[bit] = n_false_negatives / n_positives
+        fpr[bit] = 1 - n_true_negatives / n_negatives
+        ones[bit] = np.mean(ranks > highest_zero)
 
     run([partial(solve, bit) for bit in range(n_bits)], n_jobs)
     return BitRates(thresholds, fnr, fpr, ones)
 
 
 def rank(values: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Rank of every value among the distinct values, and those values in rising order."""
+    """Return the rank of every value among the distinct values, and these in ascending order."""
     ranks, distinct = np.empty(len(values), np.int32), np.empty(len(values), np.float32)
     n_distinct = _core.rank(np.ascontiguousarray(values), ranks, distinct)
     return ranks, distinct[:n_distinct]
@@ -97,34 +107,50 @@ def rank(values: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.flo
 def rates_at(
     thresholds: NDArray[np.float32], codes: Codes, pairs: Pairs, similar: Similar
 ) -> BitRates:
-    """Rates of bits whose thresholds are known, from the codes of the rows in pairs."""
+    """Compute the error rates of bits with given thresholds.
+
+    Parameters
+    ----------
+    thresholds : float32 array of shape (n_bits,)
+        Stored in the result.
+    codes : uint8 array of shape (n, ceil(n_bits / 8))
+        Codes of the rows in pairs.
+    pairs : int array of shape (p, 2)
+        Row numbers.
+    similar : bool array of shape (p,)
+        True for positive pairs.
+
+    Returns
+    -------
+    rates : BitRates
+    """
     n_bits = len(thresholds)
 
     def share_that_differ(chosen: Pairs) -> NDArray[np.float64]:
         total = np.zeros(n_bits)
-        for part in np.array_split(chosen, -(-len(chosen) // 2**16)):
-            differ = codes[part[:, 0]] ^ codes[part[:, 1]]
+        for batch in np.array_split(chosen, -(-len(chosen) // 2**16)):
+            differ = codes[batch[:, 0]] ^ codes[batch[:, 1]]
             total += np.unpackbits(differ, axis=1, count=n_bits).sum(axis=0, dtype=np.int64)
         return total / len(chosen)
 
     ones = sum(
-        np.unpackbits(part, axis=1, count=n_bits).sum(axis=0, dtype=np.int64)
-        for part in np.array_split(codes, -(-len(codes) // 2**16))
+        np.unpackbits(chunk, axis=1, count=n_bits).sum(axis=0, dtype=np.int64)
+        for chunk in np.array_split(codes, -(-len(codes) // 2**16))
     )
-    fnr, split = share_that_differ(pairs[similar]), share_that_differ(pairs[~similar])
-    return BitRates(thresholds, fnr, 1 - split, ones / len(codes))
+    fnr, tnr = share_that_differ(pairs[similar]), share_that_differ(pairs[~similar])
+    return BitRates(thresholds, fnr, 1 - tnr, ones / len(codes))
 
 
 def _sides(pairs: Pairs) -> NDArray[np.int32]:
-    """Left and right members of pairs, shape (2, p), the left ones in order for the cache."""
+    """Return left and right members, shape (2, p), sorted by the left ones for cache locality."""
     return np.ascontiguousarray(pairs[np.argsort(pairs[:, 0])].T, np.int32)
 
 
-def cut_value(distinct: NDArray[np.float32], cut: int) -> np.float32:
-    """The middle t of the gap above rank `cut`: distinct[cut] <= t < distinct[cut + 1]."""
-    low = np.float32(distinct[cut])
-    if cut == len(distinct) - 1:
+def threshold_above(distinct: NDArray[np.float32], rank: int) -> np.float32:
+    """Return the middle t of the gap above a rank: distinct[rank] <= t < distinct[rank + 1]."""
+    low = np.float32(distinct[rank])
+    if rank == len(distinct) - 1:
         return low
-    high = np.float32(distinct[cut + 1])
+    high = np.float32(distinct[rank + 1])
     middle = np.float32((np.float64(low) + np.float64(high)) / 2)
     return middle if low <= middle < high else low

@@ -56,12 +56,14 @@ class CodeStore(Protocol):
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
-        ids : int array of shape (n,), default None
-            None of them may be stored yet. By default, consecutive ids above the highest one.
+            Packed codes.
+        ids : int array of shape (n,) or None, default=None
+            None of them may be stored yet. None assigns consecutive ids above the highest one.
 
         Returns
         -------
         ids : int64 array of shape (n,)
+            The ids of the new codes.
         """
 
     def remove(self, ids: ArrayLike) -> None:
@@ -84,6 +86,7 @@ class CodeStore(Protocol):
         Returns
         -------
         codes : uint8 array of shape (n, n_bytes), or (n_bytes,) for one id
+            Packed codes, in the order of `ids`.
         """
 
     def search(self, queries: ArrayLike, k: int = 10) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -91,8 +94,9 @@ class CodeStore(Protocol):
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        k : int, default 10
+        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
+            Several codes, or a single one.
+        k : int, default=10
             Number of neighbours.
 
         Returns
@@ -100,6 +104,7 @@ class CodeStore(Protocol):
         distances : int32 array of shape (n, m), or (m,) for one code
             Ascending; m is the smaller of k and the number of codes.
         ids : int64 array of the same shape
+            Ids of these codes; at equal distance the lower id comes first.
         """
 
     def search_radius(
@@ -109,7 +114,8 @@ class CodeStore(Protocol):
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
+        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
+            Several codes, or a single one.
         radius : int
             Codes up to and including this distance are returned.
 
@@ -118,8 +124,10 @@ class CodeStore(Protocol):
         lims : int64 array of shape (n + 1,), or (2,) for one code
             The results of query i are entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below,
             nearest first, as in FAISS.
-        distances : int32 array
-        ids : int64 array
+        distances : int32 array of shape (lims[-1],)
+            Hamming distances.
+        ids : int64 array of shape (lims[-1],)
+            Ids of these codes.
         """
 
     def close(self) -> None:

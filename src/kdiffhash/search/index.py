@@ -32,7 +32,7 @@ from .segment import (
 if TYPE_CHECKING:
     from .checks import Model
 
-_MAX_MAPS = 64  # memory maps that a writer accumulates before it maps the file anew
+_MAX_MAPS = 64  # memory maps that a writer accumulates before it maps the whole file again
 
 
 class HammingIndex:
@@ -42,16 +42,23 @@ class HammingIndex:
 
     Parameters
     ----------
-    codes : uint8 array of shape (n, n_bytes), default None
+    codes : uint8 array of shape (n, n_bytes) or None, default=None
         Initial codes.
-    ids : int array of shape (n,), default None
+    ids : int array of shape (n,) or None, default=None
         Their ids; None assigns 0, 1, ...
-    n_bits : int, default None
+    n_bits : int or None, default=None
         Length of the codes, from 1 to 4096. None takes the length of the model's codes, or 8 bits
         per byte of `codes`.
-    model : BaseHasher or str, default None
+    model : BaseHasher or str or None, default=None
         The fitted hasher that produces the codes, or its fingerprint. The index stores the
-        fingerprint (``index.model``) and refuses codes of another model.
+        fingerprint and refuses codes of another model.
+
+    Attributes
+    ----------
+    n_bits : int
+        Length of the codes in bits.
+    model : str or None
+        Fingerprint of the model that produced the codes; None if unknown.
 
     Examples
     --------
@@ -110,13 +117,14 @@ class HammingIndex:
         Parameters
         ----------
         path : path
-        mode : {"r", "a"}, default "r"
+            The index file.
+        mode : {"r", "a"}, default="r"
             "r" reads the current state of the file (see `refresh`). "a" also allows `add`,
             `remove` and `compact`, which are durable when they return; only one writer can have
             the file open at a time.
-        n_bits : int, default None
+        n_bits : int or None, default=None
             With "a": create a file for codes of this length if there is none.
-        model : BaseHasher or str, default None
+        model : BaseHasher or str or None, default=None
             The model that produces the codes and the queries, or its fingerprint. A new file
             stores the fingerprint; a file with a different one is refused. A file without a
             fingerprint is not checked.
@@ -173,6 +181,7 @@ class HammingIndex:
         Parameters
         ----------
         path : path
+            File to write.
         """
         head = Head(VERSION, self.n_bits, self.model)
         write_file(Path(path), head, merge(self._segments), self._next_id)
@@ -224,6 +233,7 @@ class HammingIndex:
         Parameters
         ----------
         path : path
+            The index file.
 
         Returns
         -------
@@ -253,7 +263,7 @@ class HammingIndex:
 
     @property
     def _state(self) -> Any:
-        """A value that differs for every state of the file; None in memory."""
+        """Value that differs between any two states of the file; None in memory."""
         return None if self._file is None else (self._file.inode, *self._file.slot)
 
     # -- content --------------------------------------------------------------------------------
@@ -301,16 +311,18 @@ class HammingIndex:
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
-        ids : int array of shape (n,), default None
+            Packed codes.
+        ids : int array of shape (n,) or None, default=None
             None of them may be stored yet. None assigns consecutive ids above the highest one
             that the index has ever had.
-        model : BaseHasher or str, default None
+        model : BaseHasher or str or None, default=None
             The model that produced the codes, or its fingerprint; refused if it is not the model
             of the index.
 
         Returns
         -------
         ids : int64 array of shape (n,)
+            The ids of the new codes.
         """
         array = checks.check_rows(codes, self.n_bits)
         checks.check_model(self.model, model, "the index")
@@ -359,6 +371,7 @@ class HammingIndex:
         Returns
         -------
         codes : uint8 array of shape (n, n_bytes), or (n_bytes,) for one id
+            Packed codes, in the order of `ids`.
         """
         chosen = checks.check_ids(ids)
         words, found = words_by_id(self._segments, self.n_bits, chosen)
@@ -393,18 +406,19 @@ class HammingIndex:
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
-        k : int, default 10
+        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
+            Several codes, or a single one.
+        k : int, default=10
             Number of neighbours.
-        allowed : array, default None
-            Restrict the search to these ids; or a boolean mask over `ids`.
-        rerank_projections : float array of shape (n, n_bits), default None
+        allowed : int or bool array or None, default=None
+            Ids to which the search is restricted, or a boolean mask over `ids`.
+        rerank_projections : float array of shape (n, n_bits) or None, default=None
             Projections of the queries, from `BaseHasher.project`. The ``rerank_factor * k``
             nearest codes are re-ranked: each differing bit is weighted by the absolute value of
             the query's projection.
-        rerank_factor : int, default 10
+        rerank_factor : int, default=10
             Number of candidates to re-rank, as a multiple of k.
-        n_jobs : int, default None
+        n_jobs : int or None, default=None
             Number of threads; None uses all cores available to this process.
 
         Returns
@@ -413,6 +427,7 @@ class HammingIndex:
             int32 Hamming distances, ascending; after re-ranking, float32 sums of absolute
             projections. m is the smaller of k and the number of codes searched.
         ids : int64 array of the same shape
+            Ids of these codes; at equal distance the lower id comes first.
         """
         codes, single = checks.check_queries(queries, self.n_bits)
         k = checks.check_k(k)
@@ -436,10 +451,11 @@ class HammingIndex:
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes), or one code of shape (n_bytes,)
+        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
+            Several codes, or a single one.
         radius : int
             Codes up to and including this distance are returned.
-        n_jobs : int, default None
+        n_jobs : int or None, default=None
             Number of threads; None uses all cores available to this process.
 
         Returns
@@ -447,8 +463,10 @@ class HammingIndex:
         lims : int64 array of shape (n + 1,), or (2,) for one code
             The results of query i are entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below,
             nearest first, as in FAISS.
-        distances : int32 array
-        ids : int64 array
+        distances : int32 array of shape (lims[-1],)
+            Hamming distances.
+        ids : int64 array of shape (lims[-1],)
+            Ids of these codes.
 
         Notes
         -----
@@ -480,7 +498,7 @@ class HammingIndex:
         ----------
         radius : int
             Pairs up to and including this distance are returned; 0 for equal codes.
-        n_jobs : int, default None
+        n_jobs : int or None, default=None
             Number of threads; None uses all cores available to this process.
 
         Returns
@@ -488,6 +506,7 @@ class HammingIndex:
         pairs : int64 array of shape (p, 2)
             Ids, the lower one first, sorted.
         distances : int32 array of shape (p,)
+            Hamming distance of each pair.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""An open index file: reading and mapping what is there, adding to it, and one writer at a time."""
+"""An open index file: reading and memory-mapping batches, and appending with a single writer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from . import index_format as disk
 from .index_format import FOLLOWING, LISTED, REMOVED, Batch, Head, IndexFileError, Slot
 from .segment import BLOCK, Ids, Segment, n_words
 
-_SMALL = 2**20  # bytes of a batch up to which it is read, not mapped
+_SMALL = 2**20  # batches below this size in bytes are read, larger ones are memory-mapped
 
 
 class IndexFile:
-    """An index file, open for reading, and for adding where `writable`.
+    """An index file, open for reading and, if `writable`, for appending.
 
-    One writer at a time holds a lock beside the file; readers need none.
+    The writer holds a lock on a separate file next to the index; readers need no lock.
     """
 
     def __init__(self, path: Path, writable: bool = False) -> None:
@@ -42,7 +42,7 @@ class IndexFile:
             raise
 
     def _open(self) -> None:
-        """Open the file that is there now, in the place of the one that was."""
+        """Open the file at `path`, replacing the one that was open before."""
         file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | disk.BINARY)
         try:
             head = disk.read_head(file, self.path)
@@ -70,11 +70,11 @@ class IndexFile:
 
     @classmethod
     def create(cls, path: Path, n_bits: int, model: str | None) -> Self:
-        """Write an empty index file, which must not be there yet, and open it for adding."""
+        """Create an empty index file and open it for appending; it must not exist yet."""
         with changing(path):
             if path.exists():
                 raise FileExistsError(
-                    errno.EEXIST, "there is a file already; remove it first", str(path)
+                    errno.EEXIST, "the file already exists; remove it first", str(path)
                 )
             with replacing(path) as temporary:
                 temporary.write_bytes(disk.empty_file(n_bits, model))
@@ -85,7 +85,7 @@ class IndexFile:
             self.close()
 
     def close(self) -> None:
-        """Give the lock back. What was mapped stays readable while it is in use."""
+        """Release the lock and close the file; memory maps stay readable while they are in use."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -94,7 +94,7 @@ class IndexFile:
             self._lock = None
 
     def refresh(self) -> bool:
-        """Look at what the file holds now; whether another one has taken its place."""
+        """Read the current state of the file; return whether the file has been replaced."""
         if self._is_replaced():
             self._open()
             return True
@@ -103,11 +103,11 @@ class IndexFile:
 
     @property
     def inode(self) -> int:
-        """The number that the system knows the file by; one that takes its place has another."""
+        """Inode number of the file; a file that replaces it has another one."""
         return os.fstat(self._handle()).st_ino
 
     def forget_maps(self) -> None:
-        """Map the file anew when it is read next; each map holds an open file."""
+        """Drop the memory map, which keeps a file open; the next read maps the file again."""
         self._map: NDArray[np.uint8] | None = None
         self.n_maps = 0
 
@@ -116,7 +116,7 @@ class IndexFile:
         return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
 
     def read_rows(self, batch: Batch) -> Segment:
-        """The rows of a batch: mapped, or read where they are few."""
+        """Return the rows of a batch, memory-mapped unless the batch is small."""
         payload, skip, listed = self._payload(batch), 0, None
         if batch.kind == LISTED:
             listed, skip = payload[: 8 * batch.n].view("<i8"), disk.padded(8 * batch.n)
@@ -125,7 +125,7 @@ class IndexFile:
         return Segment(blocks, batch.n, batch.first_id, listed, mapped=batch.size >= _SMALL)
 
     def read_removed(self, batch: Batch) -> Ids:
-        """The ids of a batch that removes them."""
+        """Return the ids that a batch removes."""
         return self._payload(batch)[: 8 * batch.n].view("<i8").astype(np.int64)
 
     def _payload(self, batch: Batch) -> NDArray[np.uint8]:
@@ -135,40 +135,45 @@ class IndexFile:
         if self._map is None or len(self._map) < batch.end:  # one map for all batches so far
             try:
                 mapped = mmap.mmap(self._handle(), self.slot.end, access=mmap.ACCESS_READ)
-            except OSError:  # no more maps: the batch is there, so it must be readable
+            except OSError:  # no more memory maps available
                 return np.frombuffer(disk.read_bytes(self._handle(), batch.size, start), np.uint8)
             self._map = np.frombuffer(mapped, np.uint8)
             self.n_maps += 1
         return self._map[start : batch.end]
 
     def add_rows(self, segment: Segment, next_id: int) -> Batch:
-        """Append a batch of rows; it is there for good when this returns, or not at all."""
+        """Append a batch of rows; it is durable on return, and absent if an error is raised."""
         kind = FOLLOWING if segment.listed is None else LISTED
         arrays = [] if segment.listed is None else [segment.listed.astype("<i8", copy=False)]
         arrays.append(np.ascontiguousarray(segment.blocks, "<u8"))
         return self._append(kind, segment.n_rows, segment.first_id, arrays, next_id)
 
     def add_removal(self, ids: Ids) -> Batch:
-        """Append ids whose rows count no more."""
+        """Append a batch of ids whose rows are removed."""
         arrays = [np.ascontiguousarray(ids, "<i8")]
         return self._append(REMOVED, len(ids), 0, arrays, self.slot.next_id)
 
     def replace(self, segments: Iterator[Segment]) -> None:
-        """Put a new file with these rows in the place of this one."""
+        """Replace this file by a new one with these rows."""
         self._check_writable()
         try:
             write_file(self.path, self.head, segments, self.slot.next_id, lock=False)
             self.refresh()
         except BaseException:
-            if self._is_replaced():  # what is added to the old file would be lost
+            if self._is_replaced():  # appending to the old file would lose data
                 self.close()
             raise
 
     def _check_writable(self) -> None:
         if not self.writable:
-            raise ValueError(f"{self.path} is open for reading; open it with mode='a' to change it")
+            raise ValueError(
+                f"{self.path} is open for reading only; open it with mode='a' to change it"
+            )
         if os.getpid() != self._process:
-            raise ValueError(f"{self.path} was opened before a fork; let one process change it")
+            raise ValueError(
+                f"{self.path} was opened before a fork; only the process that opened it can "
+                "change it"
+            )
 
     def _append(
         self, kind: int, n: int, first_id: int, arrays: list[NDArray[Any]], next_id: int
@@ -185,19 +190,19 @@ class IndexFile:
                     size += len(piece)
         batch = Batch(start, kind, n, first_id, size, checksum)
         try:
-            place = disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
+            offset = disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
             for piece in pieces:
-                place = disk.write_bytes(file, piece, place)
+                offset = disk.write_bytes(file, piece, offset)
             os.fsync(file)
         except OSError as error:
-            _cut(file, start)
-            raise _told(error, f"{self.path}: nothing was added, the rest is intact") from None
+            _truncate(file, start)
+            raise _with_note(error, f"{self.path}: nothing was added, the rest is intact") from None
         new = Slot(sequence, batch.end, slot.n_batches + 1, next_id)
         try:
             disk.write_slot(file, new)
-        except OSError as error:  # nobody knows which slot is on the disk
+        except OSError as error:  # it is unknown which slot is on disk
             self.close()
-            raise _told(error, f"{self.path}: open the index again to see its state") from None
+            raise _with_note(error, f"{self.path}: reopen the index to see its state") from None
         except BaseException:
             self.close()
             raise
@@ -213,7 +218,7 @@ class IndexFile:
 def write_file(
     path: Path, head: Head, segments: Iterator[Segment], next_id: int, lock: bool = True
 ) -> None:
-    """Write a whole index file, which takes the place of any that is there when it is complete."""
+    """Write a complete index file, atomically replacing an existing one."""
     with changing(path) if lock else contextlib.nullcontext(), replacing(path) as temporary:
         temporary.write_bytes(disk.empty_file(head.n_bits, head.model, next_id))
         new = IndexFile(temporary, writable=True)
@@ -225,24 +230,25 @@ def write_file(
             lock_path(temporary).unlink(missing_ok=True)
 
 
-def _cut(file: int, end: int) -> None:
-    """Give the room of a failed batch back, if that is possible; what is there does not count."""
+def _truncate(file: int, end: int) -> None:
+    """Free the space of a failed batch if possible; bytes after the end are ignored anyway."""
     with contextlib.suppress(OSError):
         os.ftruncate(file, end)
 
 
-def _told(error: OSError, what: str) -> OSError:
-    return OSError(error.errno, f"{os.strerror(error.errno or 5)} ({what})")
+def _with_note(error: OSError, note: str) -> OSError:
+    """Return the same error with a note in its message."""
+    return OSError(error.errno, f"{os.strerror(error.errno or errno.EIO)} ({note})")
 
 
 def lock_path(path: Path) -> Path:
-    """The file beside an index that its writer holds a lock on; it stays, and may be removed."""
+    """Return the path of the lock file of an index; it is left behind and may be deleted."""
     return path.with_name(f".{path.name}.lock")
 
 
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Hold the lock of an index file, which need not be there yet."""
+    """Hold the lock of an index file, which need not exist yet."""
     lock = _lock(path)
     try:
         yield
@@ -259,6 +265,6 @@ def _lock(path: Path) -> filelock.BaseFileLock:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         raise BlockingIOError(
-            errno.EAGAIN, f"another process is changing {path}; wait until it is done"
+            errno.EAGAIN, f"another writer has {path} open; wait until it is closed"
         ) from None
     return lock

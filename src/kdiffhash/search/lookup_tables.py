@@ -193,7 +193,7 @@ def _sample_collision_rates(segment: Segment, widths: list[int]) -> list[float]:
     rates, begin, flat = [], 0, segment.flat
     for width in widths:
         values = np.empty(len(rows), np.int64)
-        _core.part_values(flat, segment.n_words, segment.n_rows, rows, begin, width, values)
+        _core.substring_values(flat, segment.n_words, segment.n_rows, rows, begin, width, values)
         counts = np.unique(values, return_counts=True)[1].astype(float)
         same = (counts * (counts - 1)).sum() / (len(rows) * (len(rows) - 1))
         rates.append(max(same, 2.0**-width))
@@ -221,7 +221,7 @@ def _build_tables(
     def fill(s: int) -> None:
         starts = tables.starts[firsts[s] : firsts[s + 1]]
         begin, width = int(tables.begins[s]), int(widths[s])
-        _core.list_rows(flat, segment.n_words, begin, width, starts, tables.rows[s])
+        _core.build_table(flat, segment.n_words, begin, width, starts, tables.rows[s])
 
     run([partial(fill, s) for s in range(n_substrings)], n_jobs, blas=False)
     segment.tables[n_substrings] = tables

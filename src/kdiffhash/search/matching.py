@@ -27,6 +27,7 @@ class Matches(NamedTuple):
     pairs : int64 array of shape (p, 2)
         Rows of `a` and of `b`, in the order of `a`.
     distances : int32 array of shape (p,)
+        Hamming distance of each match.
 
     Examples
     --------
@@ -56,17 +57,19 @@ def match_codes(
     Parameters
     ----------
     a : uint8 array of shape (n, n_bytes)
+        Packed codes.
     b : uint8 array of shape (m, n_bytes)
-    ratio : float, default None
+        Packed codes of the same length.
+    ratio : float or None, default=None
         Ratio test: keep a match only if its distance is below `ratio` times the distance to the
         second nearest code in `b`. Equal distances never pass, not even at distance zero, because
         the match is ambiguous. With a single code in `b` every match passes.
-    mutual : bool, default True
+    mutual : bool, default=True
         Keep a match only if it is the nearest neighbour in both directions. Ties go to the lower
         row.
-    max_distance : int, default None
-        Keep matches up to this distance.
-    n_jobs : int, default None
+    max_distance : int or None, default=None
+        Keep matches up to and including this distance. None means no limit.
+    n_jobs : int or None, default=None
         Number of threads; None uses all cores available to this process.
 
     Returns
@@ -74,6 +77,7 @@ def match_codes(
     pairs : int64 array of shape (p, 2)
         Rows of `a` and of `b`, in the order of `a`.
     distances : int32 array of shape (p,)
+        Hamming distance of each match.
 
     Raises
     ------
@@ -125,7 +129,7 @@ def match_codes(
 
 
 def _bounds(n_bits: int, ratio: float | None) -> Int64:
-    """Return, for each best distance, the distance from which other codes cannot change a match."""
+    """Return, for each distance of the nearest code, the smallest second distance that passes."""
     distances = np.arange(n_bits + 3)
     if ratio is None:
         return np.minimum(distances, n_bits + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._core import weight_differing
+from .._core import weighted_distances
 from .._util.threads import run_tiles
 from .segment import Ids, Segment, words_by_id
 
@@ -45,7 +45,7 @@ def rerank(
         candidates = ids[start:stop]
         words, _ = words_by_id(segments, projections.shape[1], candidates.reshape(-1))
         weights = np.empty(candidates.shape, np.float32)
-        weight_differing(words.reshape(*candidates.shape, -1), projections[start:stop], weights)
+        weighted_distances(words.reshape(*candidates.shape, -1), projections[start:stop], weights)
         order = np.lexsort((candidates, weights))[:, :k]
         distances[start:stop] = np.take_along_axis(weights, order, axis=1)
         chosen[start:stop] = np.take_along_axis(candidates, order, axis=1)

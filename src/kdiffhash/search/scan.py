@@ -154,7 +154,7 @@ class _RangeScan:
         self.rows, self.queries = rows, queries
         self.bounds = np.full(len(queries), radius + 1, np.int64)
         self.row, self.query, self.size = rows.first, 0, 0
-        capacity = _HITS + _core.margin
+        capacity = _HITS + _core.max_hits_per_step
         self.query_index, self.found = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         self.distances = np.empty(capacity, np.int32)
 
@@ -163,7 +163,7 @@ class _RangeScan:
         segment, slices = self.rows.segment, use_slices(*self.queries.shape[::-1])
         codes = (segment.flat, segment.n_rows, segment.kept, self.rows.last)
         position, found = (self.row, self.query), (self.query_index, self.found)
-        self.row, self.query, self.size = _core.within(
+        self.row, self.query, self.size = _core.range_search(
             *codes, self.queries, slices, self.bounds, *position, *found, self.distances
         )
 

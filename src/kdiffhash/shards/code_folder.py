@@ -18,19 +18,19 @@ from .shard import LABEL_FILES, Shard, Shards
 if TYPE_CHECKING:  # reading codes does not need scikit-learn
     from ..hashers import BaseHasher
 
-BLOCK = 24_000  # rows encoded at a time; a multiple of all tile heights
+CHUNK = 24_000  # rows encoded at a time; a multiple of all tile heights
 _RECORD = "codes.json"
 
 
 def write_codes(
     hasher: BaseHasher,
-    blocks: Iterable[Any],
+    chunks: Iterable[Any],
     n_rows: int,
     out: Path,
     where: str,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Encode blocks of rows into an .npy file, which is created atomically.
+    """Encode chunks of rows into an .npy file, which is created atomically.
 
     `where` names the source in error messages; `advance` is called with the number of rows encoded
     since the last call.
@@ -39,14 +39,14 @@ def write_codes(
     done = 0
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks:
+        for chunk in chunks:
             try:
-                file.write(hasher.transform(block).data)
+                file.write(hasher.transform(chunk).data)
             except ValueError as error:
                 name = f"{where} (counting from row {done})" if done else where
                 raise ValueError(f"{name}: {error}") from error
-            done += len(block)
-            advance(len(block))
+            done += len(chunk)
+            advance(len(chunk))
         if done != n_rows:
             raise ValueError(
                 f"{where} changed while it was read: {n_rows} rows at first, then {done}; "
@@ -56,7 +56,7 @@ def write_codes(
 
 def write_shard(hasher: BaseHasher, shard: Shard, out: Path) -> int:
     """Encode one shard and return its number of rows."""
-    write_codes(hasher, shard.blocks(BLOCK), len(shard), out, str(shard.path))
+    write_codes(hasher, shard.chunks(CHUNK), len(shard), out, str(shard.path))
     return len(shard)
 
 
@@ -83,15 +83,14 @@ def shards_to_write(hasher: BaseHasher, rows: Shards, folder: Path) -> list[tupl
             )
     folder.mkdir(exist_ok=True)
     for other in sorted(set(folder.glob("*.npy")) - set(targets)):
-        raise ValueError(
-            f"{other} belongs to none of the shards and would shift the ids; remove it"
-        )
+        raise ValueError(f"{other} has no corresponding shard and would shift the ids; remove it")
     path = folder / _RECORD
     known = read_record(folder)
     is_same = known.get("bits") == hasher.n_bits_ and is_same_model(hasher, known.get("model", ""))
     if path.exists() and not is_same:
         raise ValueError(
-            f"{folder} has codes of another model or length; write to another folder, or remove it"
+            f"{folder} has codes of another model or length; "
+            "write to another folder, or remove this one"
         )
     if not path.exists():
         if any(target.exists() for target in targets):
@@ -117,6 +116,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def _is_done(file: Shard, target: Path) -> bool:
+    """Return whether the codes of a shard are complete and not older than the shard."""
     if not target.exists() or target.stat().st_mtime_ns < file.path.stat().st_mtime_ns:
         return False
     try:

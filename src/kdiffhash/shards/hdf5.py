@@ -1,4 +1,4 @@
-"""HDF5: local features in the layout of hloc, or plain arrays of rows and labels.
+"""Shards in HDF5 files: local features in the layout of hloc, or arrays of rows and labels.
 
 hloc has one group per image, with `descriptors` of shape (d, n): one column per keypoint.
 """
@@ -63,16 +63,16 @@ class Hdf5Shard(Shard):
         images = tuple((name, shape[1]) for name, shape in sorted(shapes.items()))
         return cls(path, (n, width), dtype, images)
 
-    def blocks(self, height: int) -> Iterator[Array]:
-        """Yield the rows, image by image."""
+    def chunks(self, size: int) -> Iterator[Array]:
+        """Yield the rows in order, at most `size` of one image at a time."""
         with open_hdf5(self.path) as (file, _):
             if self.member:
                 rows = plain(file[self.member], self.path)
-                yield from (rows[i : i + height] for i in range(0, len(rows), height))
+                yield from (rows[i : i + size] for i in range(0, len(rows), size))
                 return
             for name, n in self.images:
                 rows = image_rows(file, name, self.path)
-                yield from (rows[i : i + height] for i in range(0, n, height))
+                yield from (rows[i : i + size] for i in range(0, n, size))
 
     def take(self, numbers: Numbers) -> Array:
         """Return the rows with these ascending numbers; other images are not read."""
@@ -112,7 +112,7 @@ class Hdf5Shard(Shard):
 
 
 def plain(dataset: Any, path: Path) -> Any:
-    """Return a dataset stored in the file itself; an untrusted file must not read others."""
+    """Return a dataset if it is stored in this file; files must not refer to other files."""
     if dataset.external or dataset.is_virtual or dataset.file.filename != str(path):
         raise ValueError(
             f"{path}: {dataset.name} refers to another file; copy the data into this one"

@@ -1,4 +1,4 @@
-"""`.npy` files, memory-mapped, and `.npz` files, read as a stream."""
+"""Shards in `.npy` files, which are memory-mapped, and `.npz` files, which are read as streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._util.files import open_npy
 from ..learn.rows import Array, Numbers
 from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, check_length
 
-_DAMAGE = (  # what reading a damaged archive may raise
+_DAMAGE = (  # errors that reading a damaged archive may raise
     ValueError,
     EOFError,
     zipfile.BadZipFile,
@@ -40,10 +40,10 @@ class NpyShard(Shard):
         rows = open_npy(path)
         return cls(path, as_shape(rows.shape, path), rows.dtype)
 
-    def blocks(self, height: int) -> Iterator[Array]:
+    def chunks(self, size: int) -> Iterator[Array]:
         """Yield views of the memory-mapped file."""
         rows = open_npy(self.path)
-        return (rows[i : i + height] for i in range(0, len(rows), height))
+        return (rows[i : i + size] for i in range(0, len(rows), size))
 
     def take(self, numbers: Numbers) -> Array:
         """Return the rows with these numbers."""
@@ -79,38 +79,38 @@ class NpzShard(Shard):
                     shape, _, dtype = _read_header(stream)
                 size = archive.getinfo(f"{member}.npy").file_size
                 if np.prod(as_shape(shape, path), dtype=object) * dtype.itemsize > size:
-                    raise ValueError(f"it claims to hold {shape} rows, but has {size} bytes")
+                    raise ValueError(f"its header gives shape {shape}, but it has {size} bytes")
             except _DAMAGE as error:
                 raise ValueError(f"{path} is not a readable .npz file: {error}") from error
         return cls(path, as_shape(shape, path), dtype, member)
 
-    def blocks(self, height: int) -> Iterator[Array]:
+    def chunks(self, size: int) -> Iterator[Array]:
         """Yield rows from the stream; an array in Fortran order is read into memory first."""
         with _archive(self.path) as archive, archive.open(f"{self.member}.npy") as stream:
             (n, width), fortran, dtype = _read_header(stream)
             if fortran:
                 rows = read_npz(self.path, (self.member,))[self.member]
-                yield from (rows[i : i + height] for i in range(0, n, height))
+                yield from (rows[i : i + size] for i in range(0, n, size))
                 return
-            for start in range(0, n, height):
-                count = min(height, n - start)
-                size = count * width * dtype.itemsize
+            for start in range(0, n, size):
+                n_rows = min(size, n - start)
+                n_bytes = n_rows * width * dtype.itemsize
                 try:
-                    content = stream.read(size)
+                    content = stream.read(n_bytes)
                 except _DAMAGE as error:
                     raise ValueError(
                         f"{self.path} is damaged after row {start}: {error}"
                     ) from error
-                if len(content) < size:
+                if len(content) < n_bytes:
                     raise ValueError(f"{self.path} is truncated after row {start}")
-                yield np.frombuffer(content, dtype).reshape(count, width)
+                yield np.frombuffer(content, dtype).reshape(n_rows, width)
 
     def labels(self) -> Array | None:
-        """Return the first array with one of the names of labels."""
+        """Return the array of labels (see `shard.LABELS` for its names), or None."""
         return self._find(LABELS)
 
     def groups(self) -> Array | None:
-        """Return the first array with one of the names of groups."""
+        """Return the array of groups (see `shard.GROUPS` for its names), or None."""
         return self._find(GROUPS)
 
     def _find(self, names: tuple[str, ...]) -> Array | None:
@@ -142,12 +142,14 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _hint(path: Path) -> str:
+    """Return a hint for the error message if the file is an .npy file."""
     with path.open("rb") as file:
         is_npy = file.read(6) == np.lib.format.MAGIC_PREFIX
     return "; it holds a single array: rename it to .npy" if is_npy else ""
 
 
 def _pick(archive: zipfile.ZipFile, path: Path) -> str:
+    """Return the name of the array of rows."""
     names = [name.removesuffix(".npy") for name in archive.namelist()]
     member = next((name for name in ROWS if name in names), None)
     if member is None:

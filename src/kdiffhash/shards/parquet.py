@@ -1,4 +1,4 @@
-"""Parquet: the rows are a column of lists of equal length, read in batches."""
+"""Shards in Parquet files: the rows are a column of lists of equal length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._util.extras import need
 from ..learn.rows import Array, Numbers
 from .shard import GROUPS, LABELS, ROWS, Shard, check_length
 
-_BLOCK = 2**14  # rows decoded at a time
+_CHUNK = 2**14  # rows decoded at a time
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class ParquetShard(Shard):
         dtype = np.dtype(kind.value_type.to_pandas_dtype())
         return cls(path, (n, width), dtype, column)
 
-    def blocks(self, height: int) -> Iterator[Array]:
-        """Yield the rows, decoded in batches."""
+    def chunks(self, size: int) -> Iterator[Array]:
+        """Yield the rows in order, at most `size` at a time."""
         with _open(self.path) as file:
             start = 0
-            for batch in file.iter_batches(height, columns=[self.column]):
+            for batch in file.iter_batches(size, columns=[self.column]):
                 yield self._rows(batch.column(0), start)
                 start += batch.num_rows
 
@@ -67,11 +67,11 @@ class ParquetShard(Shard):
         return out
 
     def _take_from(self, file: Any, group: int, start: int, numbers: Numbers, out: Array) -> None:
-        for batch in file.iter_batches(_BLOCK, row_groups=[group], columns=[self.column]):
+        for batch in file.iter_batches(_CHUNK, row_groups=[group], columns=[self.column]):
             first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
             if first < last:
-                block = self._rows(batch.column(0), start)
-                out[first:last] = block[numbers[first:last] - start]
+                rows = self._rows(batch.column(0), start)
+                out[first:last] = rows[numbers[first:last] - start]
             start += batch.num_rows
             if last == len(numbers):
                 return
@@ -79,7 +79,7 @@ class ParquetShard(Shard):
     def _rows(self, column: Any, start: int) -> Array:
         """Convert a column of lists to rows; all must have the same length and no nulls."""
         width = self.shape[1]
-        values = column.flatten()  # without the values behind null lists
+        values = column.flatten()  # leaves out the values of null lists
         if column.null_count or values.null_count or len(values) != len(column) * width:
             raise ValueError(
                 f"{self.path}: column {self.column} has nulls or lists that are not {width} long, "
@@ -93,11 +93,11 @@ class ParquetShard(Shard):
         return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
     def labels(self) -> Array | None:
-        """Return the first column with one of the names of labels."""
+        """Return the column of labels (see `shard.LABELS` for its names), or None."""
         return self._find(LABELS)
 
     def groups(self) -> Array | None:
-        """Return the first column with one of the names of groups."""
+        """Return the column of groups (see `shard.GROUPS` for its names), or None."""
         return self._find(GROUPS)
 
     def _find(self, names: tuple[str, ...]) -> Array | None:

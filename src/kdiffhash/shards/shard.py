@@ -1,4 +1,4 @@
-"""The interface of a shard, and several shards as one array."""
+"""The interface of a shard, and a sequence of shards read as one array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ..learn.rows import Array, Numbers, RowSource, check_finite
 
-#: Accepted names of the rows, labels and groups in a file of several arrays, in this order.
+#: Names of rows, labels and groups in files with several arrays; the first one present is used.
 ROWS = ("X", "descriptors", "embeddings", "codes", "x", "arr_0")
 LABELS = ("y", "labels", "label", "ids", "id")
 GROUPS = ("groups", "group")
@@ -30,7 +30,7 @@ _KINDS = {
     ".hdf5": ("hdf5", "Hdf5Shard"),
 }
 LABEL_FILES = (".labels.npy", ".groups.npy")  # labels and groups of NAME.npy
-_BLOCK = 2**16  # rows read at a time when only a few of them are needed
+_CHUNK = 2**16  # rows read at a time if a format has no random access
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,11 @@ class Shard(ABC):
     Attributes
     ----------
     path : Path
-    shape : (n, d)
+        The file.
+    shape : tuple of int
+        Number of rows, and their width.
     dtype : numpy dtype
+        Type of the numbers.
 
     Examples
     --------
@@ -63,20 +66,50 @@ class Shard(ABC):
     @classmethod
     @abstractmethod
     def open(cls, path: Path) -> Shard:
-        """Read shape and type of the rows from the header of a file."""
+        """Read shape and type of the rows from the header of a file.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+
+        Returns
+        -------
+        shard : Shard
+        """
 
     @abstractmethod
-    def blocks(self, height: int) -> Iterator[Array]:
-        """Yield all rows in order, in blocks of at most `height` rows."""
+    def chunks(self, size: int) -> Iterator[Array]:
+        """Yield all rows in order.
+
+        Parameters
+        ----------
+        size : int
+            Largest number of rows in a chunk.
+
+        Yields
+        ------
+        chunk : array of shape (at most size, d)
+        """
 
     def take(self, numbers: Numbers) -> Array:
-        """Return the rows with these ascending numbers, shape (m, d)."""
+        """Return some of the rows.
+
+        Parameters
+        ----------
+        numbers : int64 array of shape (m,)
+            Row numbers, ascending.
+
+        Returns
+        -------
+        rows : array of shape (m, d)
+        """
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         start = 0
-        for block in self.blocks(_BLOCK):
-            first, last = np.searchsorted(numbers, (start, start + len(block)))
-            out[first:last] = block[numbers[first:last] - start]
-            start += len(block)
+        for chunk in self.chunks(_CHUNK):
+            first, last = np.searchsorted(numbers, (start, start + len(chunk)))
+            out[first:last] = chunk[numbers[first:last] - start]
+            start += len(chunk)
             if last == len(numbers):
                 break
         return out
@@ -102,6 +135,7 @@ class Shards(RowSource):
     Parameters
     ----------
     files : tuple of Shard
+        The shards, in the order of their rows.
 
     Examples
     --------
@@ -136,7 +170,17 @@ class Shards(RowSource):
         return np.result_type(*{file.dtype for file in self.files})
 
     def read(self, numbers: Numbers) -> Array:
-        """Return the rows with these ascending numbers."""
+        """Return some of the rows.
+
+        Parameters
+        ----------
+        numbers : int64 array of shape (m,)
+            Row numbers, ascending.
+
+        Returns
+        -------
+        rows : array of shape (m, d)
+        """
         edges = np.searchsorted(numbers, self.starts)
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         for file, start, first, last in zip(self.files, self.starts, edges, edges[1:]):
@@ -145,10 +189,20 @@ class Shards(RowSource):
                 out[first:last] = check_finite(file.take(own), own, str(file.path))
         return out
 
-    def blocks(self, height: int) -> Iterator[Array]:
-        """Yield all rows in order, in blocks of at most `height` rows."""
+    def chunks(self, size: int) -> Iterator[Array]:
+        """Yield all rows in order; a chunk never contains rows of two files.
+
+        Parameters
+        ----------
+        size : int
+            Largest number of rows in a chunk.
+
+        Yields
+        ------
+        chunk : array of shape (at most size, d)
+        """
         for file in self.files:
-            yield from file.blocks(height)
+            yield from file.chunks(size)
 
     def labels(self) -> Array | None:
         """Return the label of each row, or None if no file has labels."""
@@ -178,10 +232,11 @@ def is_shards(path: Path) -> bool:
     Parameters
     ----------
     path : Path
+        A file or folder.
 
     Returns
     -------
-    bool
+    supported : bool
         True for a file of a supported type, or a folder that contains one.
 
     Examples
@@ -207,11 +262,12 @@ def open_shards(path: str | Path) -> Shards:
     Returns
     -------
     rows : Shards
+        All rows as one array, read on access.
 
     Raises
     ------
     ValueError
-        If a file is damaged, holds no numbers, or the widths differ.
+        If a file is damaged or not numeric, or rows have different widths.
 
     Examples
     --------
@@ -227,9 +283,8 @@ def open_shards(path: str | Path) -> Shards:
     if not paths:
         raise ValueError(f"the folder {path} has no shards; supported are {', '.join(_KINDS)}")
     files = tuple(_open(file) for file in paths)
-    files = (
-        tuple(file for file in files if file.shape != (0, 0)) or files
-    )  # an empty file has no width
+    # An empty file need not have the width of the others.
+    files = tuple(file for file in files if file.shape != (0, 0)) or files
     for file in files:
         if file.shape[1] != files[0].shape[1]:
             raise ValueError(

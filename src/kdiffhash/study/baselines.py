@@ -21,7 +21,7 @@ from ..hashers.linear import check_ridge
 from ..hashers.model_file import register
 from ..learn.encoder import compute_features
 from ..learn.kernels import MEDIAN_ROWS, GaussianMap, Rows, median_gamma
-from ..learn.pairs import Labels, Pairs, Similar, check_both_kinds, labels_joined_by
+from ..learn.pairs import Labels, Pairs, Similar, check_both_kinds, labels_from_pairs
 from ..learn.preprocess import Preprocess, preprocess_rows
 from .float_baselines import MahalanobisMetric, ProductQuantizer
 from .unsupervised_baselines import KLSHHash, PCAHash, SKLSHHash, SpectralHash
@@ -43,11 +43,30 @@ Matrix = NDArray[np.float64]
 
 @register
 class RandomHyperplaneHash(UnsupervisedHasher):
-    """Random hyperplanes through the mean (locality-sensitive hashing for angles), 128 by default.
+    """Random hyperplanes through the mean: locality-sensitive hashing for angles.
+
+    Parameters
+    ----------
+    n_bits : int or None, default=None
+        Length of the codes. None means 128.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     References
     ----------
     M. Charikar: Similarity estimation techniques from rounding algorithms. STOC 2002.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from kdiffhash.study.baselines import RandomHyperplaneHash
+    >>> RandomHyperplaneHash(100, random_state=0).fit_transform(load_digits().data).shape
+    (1797, 13)
     """
 
     def _find_directions(self, rows: Rows) -> NDArray[Any]:
@@ -94,7 +113,7 @@ class LabelledKernelHasher(BaseHasher):
 
     def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
-        y = labels_joined_by(pairs[similar], len(X)) if labels is None else labels.ids
+        y = labels_from_pairs(pairs[similar], len(X)) if labels is None else labels.ids
         used = np.unique(pairs)
         if (y[used] == y[used[0]]).all():
             raise ValueError("all rows in pairs have one label; at least two are needed")
@@ -137,20 +156,42 @@ class LabelledKernelHasher(BaseHasher):
 class KSHHash(LabelledKernelHasher):
     """Supervised hashing with kernels: inner products of codes fitted to +1 and -1, bit by bit.
 
-    Parameters that are not described here are those of `KernelDiffHash`.
+    Every length needs its own model: a prefix of a code is not a good shorter code.
 
     Parameters
     ----------
-    n_basis : int
-        Basis rows, 300 in the paper.
-    n_rows : int
-        Rows to learn from; it uses all pairs of them.
-    n_iter : int
-        Steps of accelerated gradient descent for each bit.
+    n_bits : int or None, default=None
+        Length of the codes. None means 128.
+    n_basis : int, default=300
+        Number of basis rows; 300 as in its paper.
+    n_rows : int, default=2000
+        Number of rows to learn from; all pairs of them are used.
+    n_iter : int, default=50
+        Number of steps of accelerated gradient descent per bit.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     References
     ----------
     W. Liu, J. Wang, R. Ji, Y.-G. Jiang, S.-F. Chang: Supervised hashing with kernels. CVPR 2012.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from kdiffhash.study.baselines import KSHHash
+    >>> X, y = load_digits(return_X_y=True)
+    >>> hasher = KSHHash(8, n_basis=50, n_rows=200, n_iter=5, random_state=0)
+    >>> hasher.fit_transform(X, y).shape
+    (1797, 1)
     """
 
     def _find_directions(self, features: Matrix, ids: NDArray[np.int64], n_bits: int) -> Matrix:
@@ -207,24 +248,45 @@ class KSHHash(LabelledKernelHasher):
 class SDHHash(LabelledKernelHasher):
     """Supervised discrete hashing: codes from which a linear map predicts the label of a row.
 
-    Parameters that are not described here are those of `KernelDiffHash`.
+    Every length needs its own model: a prefix of a code is not a good shorter code.
 
     Parameters
     ----------
-    n_basis : int
-        Basis rows, 1000 in the paper.
-    n_rows : int
-        Rows to learn from.
-    nu : float
-        Weight of the distance between codes and the functions that predict them.
-    ridge : float
+    n_bits : int or None, default=None
+        Length of the codes. None means 128.
+    n_basis : int, default=1000
+        Number of basis rows; 1000 as in its paper.
+    n_rows : int, default=20_000
+        Number of rows to learn from.
+    nu : float, default=1e-5
+        Weight of the distance between the codes and the functions that predict them.
+    ridge : float, default=1.0
         Regularisation of the map from codes to labels.
-    n_iter : int
-        Rounds over map, codes and functions.
+    n_iter : int, default=5
+        Number of alternations between updating the map, the codes and the functions.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random choices; an int makes the model reproducible.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     References
     ----------
     F. Shen, C. Shen, W. Liu, H. T. Shen: Supervised discrete hashing. CVPR 2015.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from kdiffhash.study.baselines import SDHHash
+    >>> X, y = load_digits(return_X_y=True)
+    >>> SDHHash(16, n_basis=100, random_state=0).fit_transform(X, y).shape
+    (1797, 2)
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""The paper's figures, as PNG and SVG.
+"""Figures of a study, as PNG, SVG and PDF.
 
-Colours are told apart by people who see fewer of them; dashes and markers tell them apart in grey.
+Figures named `paper-*` have the axes, line styles and colours of the paper. In all others colours
+can be distinguished by colour-blind readers, and dashes and markers distinguish lines in grey.
 """
 
 from __future__ import annotations
@@ -8,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._util.extras import need
-
-if TYPE_CHECKING:
-    from .run import Results
+from .results import Results
 
 
 class Style(NamedTuple):
-    """How a method is drawn."""
+    """Colours, dashes and marker of a method."""
 
     colour: str
     on_dark: str
@@ -42,12 +41,20 @@ STYLES = {
     "refined": Style("#b2182b", "#ff6b6b", "", "d"),
     "sdh": Style("#7b5ea7", "#b39ddb", "5 3", "1"),
     "ksh": Style("#7b5ea7", "#b39ddb", "2 2", "2"),
+    "metric": Style("#555555", "#bbbbbb", "8 3 2 3", "p"),
+    "lda-paper": Style("#009e73", "#35c79c", "2 2", ">"),
+    "boosted-paper": Style("#cc79a7", "#e8a3c8", "5 3", "x"),
+    "pca": Style("#a6761d", "#d9b26f", "5 3", "+"),
+    "spectral": Style("#a6761d", "#d9b26f", "2 2", "3"),
+    "sklsh": Style("#666666", "#aaaaaa", "1 2", "4"),
+    "klsh": Style("#666666", "#aaaaaa", "4 2", "H"),
+    "pq": Style("#1b7837", "#7fbf7b", "", "8"),
 }
 _OWN = ("#000000", "#7f3c8d", "#11a579", "#3969ac", "#b8860b")
 
 
 def style_of(name: str, names: list[str]) -> Style:
-    """The style of a method; the user's own take turns."""
+    """Return the style of a method; a user's own methods cycle through a list of colours."""
     if name in STYLES:
         return STYLES[name]
     own = [other for other in names if other not in STYLES]
@@ -56,13 +63,19 @@ def style_of(name: str, names: list[str]) -> Style:
 
 
 def make_figures(results: Results, folder: Path) -> dict[str, str]:
-    """Draw all figures that the results allow; their names and what they show."""
+    """Draw all figures that the results allow and return their names with alternative texts."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, tuple[tuple[float, float], Callable[[Any], str]]] = {}
     gallery = results.extras.get("matches", {}).get("gallery")
-    if gallery is not None:
-        wanted["pair"] = (9, 4.2), partial(_pair, gallery["pair"])
+    if gallery is not None and "pair" in gallery:
+        wanted["pair"] = (8, 5.5), partial(_pair, gallery["pair"])
     for case in results.cases:
+        if all((*case, name) in results.measured for name in _PAPER_LINES):
+            wanted["paper-roc-{}-to-{}".format(*case)] = (8, 5), partial(_paper_roc, results, *case)
+            wanted["paper-size-{}-to-{}".format(*case)] = (
+                (9, 4),
+                partial(_paper_size, results, *case),
+            )
         wanted["roc-{}-to-{}".format(*case)] = (8, 5), partial(_roc, results, *case)
         wanted["size-{}-to-{}".format(*case)] = (10, 4.6), partial(_size, results, *case)
     if gallery is not None:
@@ -81,6 +94,7 @@ def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], str]) -> 
         figure = need("matplotlib.figure", "study").Figure(figsize=size, layout="constrained")
         alt = draw(figure)
         figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
+        figure.savefig(path.with_name(f"{path.name}.pdf"), metadata={"CreationDate": None})
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=130)
     return alt
 
@@ -94,6 +108,80 @@ def _plain_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+# Line styles of the paper's figures.
+_PAPER_LINES: dict[str, dict[str, Any]] = {
+    "sift": {"color": "black", "linestyle": "--"},
+    "dif-paper": {"color": "red", "linestyle": "-."},
+    "kdif-paper": {"color": "blue", "linestyle": "-"},
+}
+_PAPER_TITLES = {"sift": "SIFT", "dif-paper": "DIF", "kdif-paper": "kDIF"}
+
+
+def _paper_roc(results: Results, train: str, test: str, figure: Any) -> str:
+    """Figures 2 and 3 of the paper: one curve per length, the length written at its end."""
+    axes = figure.subplots()
+    for name, line in _PAPER_LINES.items():
+        arrays = results.measured[train, test, name]
+        for i, n_bits in enumerate(arrays["n_bits"].tolist()):
+            label = _PAPER_TITLES[name] if i == 0 else None
+            axes.plot(arrays["fpr"][i], arrays["tpr"][i], **line, linewidth=1.2, label=label)
+            if arrays["is_code"]:
+                at = int(np.searchsorted(arrays["fpr"][i], 1.5e-4 * (2.2 if "k" in name else 1)))
+                place = (arrays["fpr"][i][at], arrays["tpr"][i][at])
+                box = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8}
+                words = {"fontsize": 7, "color": line["color"], "ha": "center", "bbox": box}
+                axes.annotate(str(n_bits), place, **words, va="center")
+    axes.set(xscale="log", xlim=(1e-4, 1), xlabel="FPR", ylabel="TPR", title=f"{train}\u2013{test}")
+    lowest = min(
+        results.measured[train, test, name]["tpr"][0][0 if name == "sift" else 40]
+        for name in _PAPER_LINES
+    )
+    axes.set_ylim(max(0.0, float(np.floor(10 * lowest) / 10)), 1.005)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False, loc="lower right")
+    return (
+        f"The paper's ROC figure, trained on {train}, tested on {test}: SIFT dashed black, DIF "
+        "dash-dotted red, kDIF solid blue, one curve per code length."
+    )
+
+
+def _paper_size(results: Results, train: str, test: str, figure: Any) -> str:
+    """Figure 4 of the paper: FNR at 0.1 % and 0.01 % FPR against the size of the descriptor."""
+    panels = figure.subplots(1, 2)
+    for axes, (rate, title) in zip(
+        panels, (("fnr_at_1e-3", "0.1 % FPR"), ("fnr_at_1e-4", "0.01 % FPR"))
+    ):
+        for name, line in _PAPER_LINES.items():
+            rows = [
+                (
+                    row["n_bits"],
+                    100 * row[rate],
+                    100 * row[f"{rate}_low"],
+                    100 * row[f"{rate}_high"],
+                )
+                for row in results.table()
+                if (row["train"], row["test"], row["method"]) == (train, test, name)
+            ]
+            bits, value, low, high = np.array(rows).T
+            errors = [value - low, high - value]
+            axes.errorbar(
+                bits, value, errors, **line, marker="o", ms=4, capsize=2, label=_PAPER_TITLES[name]
+            )
+        ticks = sorted({*results.plan.lengths, 1024})
+        axes.set(xscale="log", xlabel="descriptor size, bits", ylabel="FNR, %", title=f"at {title}")
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+    panels[0].legend(frameon=False)
+    figure.suptitle(f"{train}\u2013{test}", fontsize=10)
+    return (
+        f"The paper's figure of FNR against descriptor size, trained on {train}, tested on {test}, "
+        "with 95 % confidence intervals."
+    )
 
 
 def _roc(results: Results, train: str, test: str, figure: Any) -> str:
@@ -128,16 +216,16 @@ def _roc(results: Results, train: str, test: str, figure: Any) -> str:
         xscale="log",
         xlim=(1e-4, 1),
         ylim=(0, 1.01),
-        xlabel="false-positive rate",
-        ylabel="true-positive rate",
-        title=f"learned on {train}, tested on {test}",
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+        title=f"trained on {train}, tested on {test}",
     )
     axes.xaxis.set_major_formatter("{x:g}")
     _plain_axes(axes)
     axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=2)
     return (
-        f"ROC curves of methods learned on {train} and tested on {test}: true-positive rate "
-        "against false-positive rate on a logarithmic axis."
+        f"ROC curves of methods trained on {train} and tested on {test}: true positive rate "
+        "against false positive rate on a logarithmic axis."
     )
 
 
@@ -171,35 +259,38 @@ def _size(results: Results, train: str, test: str, figure: Any) -> str:
         _plain_axes(axes)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside lower center", ncols=6)
-    figure.suptitle(f"learned on {train}, tested on {test}", fontsize=10)
+    figure.suptitle(f"trained on {train}, tested on {test}", fontsize=10)
     return (
-        f"False-negative rate against size in bits at 0.1 % and 0.01 % false positives, learned on "
+        f"False negative rate against size in bits at 0.1 % and 0.01 % false positives, trained on "
         f"{train}, tested on {test}, with 95 % intervals."
     )
 
 
 def _pair(pair: dict[str, Any], figure: Any) -> str:
-    grid = figure.subplots(2, 4, width_ratios=[1, 1, 2.2, 2.2])
-    for row, title in enumerate(("same point", "different points")):
-        patches, panels = pair["patches"][2 * row : 2 * row + 2], grid[row]
-        for axes, patch in zip(panels, patches):
-            axes.imshow(patch, cmap="gray", vmin=0, vmax=255)
-            axes.set_axis_off()
-        panels[0].set_title(title, loc="left", fontsize=10)
-        a, b = pair["descriptors"][2 * row : 2 * row + 2].astype(int)
-        panels[2].bar(np.arange(len(a)), a, color="#0072b2", width=1)
-        panels[2].bar(np.arange(len(b)), -b, color="#d55e00", width=1)
-        panels[2].set_title(f"SIFT, distance {np.linalg.norm(a - b):.0f}", fontsize=10)
-        panels[2].set_yticks([])
-        bits = pair["bits"][2 * row : 2 * row + 2].astype(int)
-        differ = bits[0] != bits[1]
-        panels[3].imshow(1 - bits, cmap="gray", vmin=-0.3, vmax=1.3, aspect="auto")
-        panels[3].plot(np.flatnonzero(differ), np.full(differ.sum(), 1.75), "^", color="#d55e00")
-        panels[3].set(ylim=(2.1, -0.5), yticks=[0, 1], yticklabels=["left", "right"], xticks=[])
-        panels[3].set_title(f"32-bit code, {int(differ.sum())} bits differ", fontsize=10)
-        for axes in panels[2:]:
+    """Figure 1 of the paper: patches, SIFT, and 32-bit codes; columns query, positive, negative."""
+    grid = figure.subplots(3, 3, height_ratios=[2, 1.2, 0.5])
+    rows, bits = pair["descriptors"].astype(int), pair["bits"].astype(int)
+    for i, title in enumerate(("query", "matching patch", "non-matching patch")):
+        patch, sift, code = grid[:, i]
+        patch.imshow(pair["patches"][i], cmap="gray", vmin=0, vmax=255)
+        patch.set_title(title, fontsize=10)
+        sift.bar(np.arange(rows.shape[1]), rows[i], color="#0072b2", width=1)
+        code.imshow(1 - bits[i : i + 1], cmap="gray", vmin=-0.3, vmax=1.3, aspect="auto")
+        if i:
+            sift.set_xlabel(f"SIFT, distance {np.linalg.norm(rows[i] - rows[0]):.0f}", fontsize=9)
+            code.set_xlabel(
+                f"code, {int((bits[i] != bits[0]).sum())} of 32 bits differ", fontsize=9
+            )
+        else:
+            sift.set_xlabel("SIFT", fontsize=9)
+            code.set_xlabel("32-bit code", fontsize=9)
+        for axes in (patch, sift, code):
+            axes.set(xticks=[], yticks=[])
             axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    return "A pair of patches of one point and a pair of different points, their SIFT and codes."
+    return (
+        "A query patch, a matching and a non-matching patch, their SIFT descriptors and the first "
+        "32 bits of their codes."
+    )
 
 
 def _matches(gallery: dict[str, Any], figure: Any) -> str:
@@ -212,13 +303,12 @@ def _matches(gallery: dict[str, Any], figure: Any) -> str:
             row = grid[2 * i + j]
             _patch(row[0], gallery["patches"][query["row"]], name, "#888888")
             for axes, match in zip(row[1:], query["matches"][name]):
-                right = match["right"]
-                sign, colour = ("✓", "#009e73") if right else ("✗", "#d55e00")
+                sign, colour = ("✓", "#009e73") if match["correct"] else ("✗", "#d55e00")
                 label = f"{sign} {match['distance']:.0f}"
                 _patch(axes, gallery["patches"][match["row"]], label, colour)
     return (
-        "Queries and their first five matches, by SIFT and by codes in turn: right ones in green "
-        "with a tick, wrong ones in red with a cross, distances below."
+        "Queries and their first five matches, alternately by SIFT and by codes: correct ones in "
+        "green with a tick, wrong ones in red with a cross, with their distances."
     )
 
 
@@ -233,22 +323,24 @@ def _patch(axes: Any, pixels: Any, label: str, colour: str) -> None:
 def _alpha(sweep: dict[str, Any], figure: Any) -> str:
     panels = figure.subplots(1, 2)
     position = np.arange(len(sweep["alphas"]))
-    looks = {
-        "cross": {"color": "#0072b2", "linestyle": "--", "marker": "v"},
-        "difference": {"color": "#d55e00", "linestyle": "-", "marker": "o"},
+    lines = {
+        "paper": {"color": "#0072b2", "linestyle": "--", "marker": "v", "label": "paper's setting"},
+        "recommended": {
+            "color": "#d55e00",
+            "linestyle": "-",
+            "marker": "o",
+            "label": "recommended setting",
+        },
     }
     for axes, (rate, title) in zip(
         panels, (("fnr_at_1e-3", "FNR at 0.1 % FPR, %"), ("fpr95", "FPR95, %"))
     ):
-        for form, rates in sweep["forms"].items():
-            values = 100 * np.array(rates[rate])
-            axes.plot(position, values, **looks[form], label=f"{form} moments")
+        for name, rates in sweep["settings"].items():
+            axes.plot(position, 100 * np.array(rates[rate]), **lines[name])
         labels = ["∞" if text == "inf" else f"{float(text):g}" for text in sweep["alphas"]]
         axes.set_xticks(position, labels)
         axes.set(xlabel="alpha", ylabel=title)
         _plain_axes(axes)
     panels[0].legend(frameon=False)
     figure.suptitle(f"kDIF, {sweep['n_bits']} bits", fontsize=10)
-    return (
-        "FNR at 0.1 % false positives and FPR95 of kDIF against alpha, for both kinds of moments."
-    )
+    return "FNR at 0.1 % FPR and FPR95 of kDIF against alpha, in both settings."

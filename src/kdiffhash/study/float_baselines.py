@@ -21,7 +21,7 @@ from ..learn.preprocess import Preprocess, preprocess_rows
 
 
 class MahalanobisMetric(TransformerMixin, BaseEstimator):
-    """A Mahalanobis distance learned from pairs: what linear codes are before they are made binary.
+    """Mahalanobis distance learned from pairs, as a float counterpart of linear codes.
 
     The matrix is the positive part of ``D_P^-1 - D_N^-1``, the moments of differences of positive
     and of negative pairs (KISSME): the likelihood ratio of two normal distributions of differences.
@@ -29,18 +29,22 @@ class MahalanobisMetric(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     ridge : float, default=1e-3
-        What is added to both moments, over the mean eigenvalue of D_N.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
-    n_positives, n_negatives : int, default=100_000 and 200_000
-        Pairs that `fit` draws.
+        Regularisation: `ridge` times the mean eigenvalue of D_N is added to the diagonal of both
+        moments.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    n_positives : int, default=100_000
+        Number of positive pairs that `fit` draws from the labels.
+    n_negatives : int, default=200_000
+        Number of negative pairs that `fit` draws from the labels.
     random_state : int or None, default=None
-        Seed of those pairs.
+        Seed of the pairs; an int makes the result reproducible.
 
     Attributes
     ----------
     map_ : float32 array of shape (d, d)
-        Rows are multiplied with it.
+        Matrix that rows are multiplied with.
 
     References
     ----------
@@ -74,13 +78,41 @@ class MahalanobisMetric(TransformerMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn from labelled rows; pairs are drawn from the labels."""
+        """Learn from labelled rows; training pairs are drawn from the labels.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows.
+        y : array of shape (n,)
+            Label of each row.
+
+        Returns
+        -------
+        self : MahalanobisMetric
+            The fitted metric.
+        """
         rng = np.random.default_rng(self.random_state)
         pairs, similar = draw_pairs(y, self.n_positives, self.n_negatives, random_state=rng)
         return self.fit_pairs(X, pairs, similar)
 
     def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, similar: ArrayLike) -> Self:
-        """Learn from explicit pairs of row numbers."""
+        """Learn from explicit pairs.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows.
+        pairs : int array of shape (p, 2)
+            Row numbers of both members of each pair.
+        similar : bool array of shape (p,)
+            True for positive pairs.
+
+        Returns
+        -------
+        self : MahalanobisMetric
+            The fitted metric.
+        """
         check_ridge(self.ridge)
         checked = validate_data(self, X, dtype="numeric", ensure_min_samples=2)
         numbers, flags = check_pairs(pairs, similar, len(checked))
@@ -94,7 +126,18 @@ class MahalanobisMetric(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Map rows to where the learned distance is Euclidean, shape (n, d)."""
+        """Map rows so that Euclidean distance becomes the learned distance.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Rows of any numeric type.
+
+        Returns
+        -------
+        mapped : float32 array of shape (n, d)
+            The mapped rows.
+        """
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, dtype="numeric")
         mapped: NDArray[np.float32] = preprocess_rows(rows, self.preprocess) @ self.map_
@@ -102,20 +145,22 @@ class MahalanobisMetric(TransformerMixin, BaseEstimator):
 
     @property
     def n_bits_(self) -> int:
-        """Size of a transformed row."""
+        """Bits of a transformed row."""
         return 32 * len(self.map_)
 
 
 class ProductQuantizer(TransformerMixin, BaseEstimator):
-    """Product quantisation by FAISS: rows rounded to codewords, compared codeword to codeword.
+    """Product quantisation with FAISS; rows are replaced by their nearest codewords.
+
+    Distances between such rows are symmetric distances (SDC).
 
     Parameters
     ----------
     n_bits : int, default=128
-        Size of a code; one byte for each of n_bits / 8 slices of the row, which have to be equally
-        wide.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
+        Bits of a code: one byte for each of ``n_bits / 8`` slices of equal width.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
 
     References
     ----------
@@ -134,7 +179,20 @@ class ProductQuantizer(TransformerMixin, BaseEstimator):
         self.preprocess = preprocess
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:  # noqa: ARG002
-        """Learn the codewords by k-means; `y` is ignored."""
+        """Learn the codewords by k-means.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows.
+        y : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : ProductQuantizer
+            The fitted quantizer.
+        """
         faiss = need("faiss", "faiss")
         rows = preprocess_rows(validate_data(self, X, dtype="numeric"), self.preprocess)
         width, n_slices = rows.shape[1], self.n_bits // 8
@@ -147,7 +205,18 @@ class ProductQuantizer(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Round rows to their codewords, shape (n, d)."""
+        """Replace rows by their nearest codewords.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Rows of any numeric type.
+
+        Returns
+        -------
+        rounded : float32 array of shape (n, d)
+            The codewords.
+        """
         check_is_fitted(self)
         checked = validate_data(self, X, reset=False, dtype="numeric")
         rows = np.ascontiguousarray(preprocess_rows(checked, self.preprocess))
@@ -156,5 +225,6 @@ class ProductQuantizer(TransformerMixin, BaseEstimator):
 
     @property
     def n_bits_(self) -> int:
-        """Size of a stored code."""
+        """Bits of a stored code."""
+        check_is_fitted(self)
         return self.n_bits

@@ -36,7 +36,7 @@ def measure(
     Returns
     -------
     arrays : dict
-        `n_bits` (l,), `is_code` (False for real-valued descriptors), `values` (l, rates),
+        `n_bits` (l,), `is_code` (False for floats, which have one size), `values` (l, rates),
         `samples` (n, l, rates), `reliable` (l, rates: the rule of enough objects), `fpr` and `tpr`
         (l, points) of the curves, `encode_ns` (one descriptor, longest code, all cores).
     """
@@ -107,7 +107,7 @@ def over_seeds(by_seed: list[Arrays], seed: int) -> Arrays:
 def _distances(
     method: Method, trained: Trained | None, test: TestSet, plan: Plan
 ) -> tuple[dict[int, NDArray[Any]], bool, float]:
-    """Return distances by length, whether they are of codes, and nanoseconds per encoding."""
+    """Return distances by size in bits, whether the size can be chosen, and encoding time in ns."""
     if trained is None:
         scene = load_scene(test.scene.path, method.descriptor)
         rows = replace(scene, rows=test.scene.rows).descriptors
@@ -115,20 +115,21 @@ def _distances(
         return {size: euclidean(rows, test.pairs, method.preprocess)}, False, 0.0
     rows = np.asarray(test.scene.descriptors)
     out: dict[int, NDArray[Any]] = {}
-    encode_ns = 0.0
+    is_code, encode_ns = True, 0.0
     lengths = lengths_of(method, plan, rows.shape[1])
     for length, hasher in trained.hashers.items():
         codes = hasher.transform(rows)
         start = time.perf_counter()
         hasher.transform(rows[:_TIMED_ROWS])
         encode_ns = 1e9 * (time.perf_counter() - start) / len(rows[:_TIMED_ROWS])
-        width = codes.shape[1]
         if codes.dtype != np.uint8:
-            size = 8 * codes.dtype.itemsize * width
-            return {size: euclidean(codes, test.pairs, None)}, False, encode_ns
-        n_bits = length if 8 * width - 8 < length <= 8 * width else 8 * width
-        n_bits = getattr(hasher, "n_bits_", n_bits)
-        wanted = [n for n in lengths if n <= n_bits] if method.nested else []
-        for n in wanted or [n_bits]:
+            size = getattr(hasher, "n_bits_", 8 * codes.dtype.itemsize * codes.shape[1])
+            out[size] = euclidean(codes, test.pairs, None)
+            is_code = size == length
+            continue
+        fits = 8 * codes.shape[1] - 8 < length <= 8 * codes.shape[1]
+        n_bits = getattr(hasher, "n_bits_", length if fits else 8 * codes.shape[1])
+        shorter = [n for n in lengths if n <= n_bits] if method.nested else []
+        for n in shorter or [n_bits]:
             out[n] = code_distances(truncate(codes, n), test.pairs)
-    return out, True, encode_ns
+    return out, is_code, encode_ns

@@ -26,28 +26,39 @@ class Method:
     Attributes
     ----------
     name : str
-        On the command line and in files.
+        Name on the command line and in files.
     title : str
-        In tables and figures.
+        Name in tables and figures.
     make : function or None
-        Makes a hasher from `n_bits`, `random_state` and settings. None: descriptors are compared as
-        they are, by Euclidean distance.
+        Makes an estimator from `n_bits`, `random_state` and settings. None: descriptors are
+        compared as they are, by Euclidean distance.
     grid : mapping
         Settings to choose from on training data: values for each parameter, the default first.
     settings : mapping
-        Settings that are not chosen.
+        Fixed settings.
+    takes : tuple of str
+        Settings that come from the plan: `n_basis`, `refine`.
     preprocess : None, "unit" or "hellinger"
-        What is done to descriptors first. On SIFT, "hellinger" makes RootSIFT.
-    one_bit_a_feature : bool
+        Preprocessing of descriptors that are not learned from. "hellinger" turns SIFT into
+        RootSIFT.
+    one_bit_per_feature : bool
         Codes are at most as long as the input is wide.
+    max_bits : int or None
+        Longest code, where training time grows too fast with the length.
     nested : bool
-        Prefixes of its codes are its shorter codes; else it is trained for each length.
+        Prefixes of its codes are its shorter codes; otherwise it is trained for each length.
     descriptor : str
-        Which descriptors it compares: the scene's file of that name.
+        Which descriptors it compares: the name of the scene's file without `.npy`.
     is_slow : bool
-        Not part of a first look.
+        Codes are at most `Plan.longest_slow` bits long.
+    in_quick : bool
+        Part of a quick study.
+    budget : str
+        What it learns from, if not from the same pairs as the other methods.
+    needs : str
+        Module of an optional extra that it needs.
     version : str
-        Of the user's own method: a digest of its file, so that another one is measured anew.
+        Digest of the file of a user's own method, so that a changed file is measured again.
     """
 
     name: str
@@ -55,11 +66,16 @@ class Method:
     make: MakeHasher | None = None
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    takes: tuple[str, ...] = ()
     preprocess: Preprocess = None
-    one_bit_a_feature: bool = False
+    one_bit_per_feature: bool = False
+    max_bits: int | None = None
     nested: bool = True
     descriptor: str = "sift"
     is_slow: bool = False
+    in_quick: bool = True
+    budget: str = ""
+    needs: str = ""
     version: str = ""
 
     @property
@@ -72,11 +88,17 @@ class Method:
         """Whether there is something to train."""
         return self.make is not None
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the optional extra that it needs is installed."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
+
 
 _ROOT: Mapping[str, Any] = {"preprocess": "hellinger"}
 _ALPHAS = (2.0, 1.0, 1.5, 3.0, 5.0)
 _RIDGES = (1e-3, 3e-4, 3e-3)
-_FACTORS = (1.0, 1 / 30, 0.1, 0.3, 3.0)  # on one over the median squared distance
+_BANDWIDTHS = ("median", "median/30", "0.1*median", "0.3*median", "3*median")
+_ROWS_ONLY = "training rows without pairs"
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -84,31 +106,40 @@ METHODS: dict[str, Method] = {
         Method("sift", "SIFT"),
         Method("rootsift", "RootSIFT", preprocess="hellinger"),
         Method(
+            "metric",
+            "learned float, same pairs",
+            baselines.MahalanobisMetric,
+            grid={"ridge": _RIDGES},
+            settings=_ROOT,
+        ),
+        Method(
             "dif-paper",
             "DIF, paper's setting",
             hashers.DiffHash,
             settings={"moment": "cross", "alpha": 25.0},
-            one_bit_a_feature=True,
+            one_bit_per_feature=True,
         ),
         Method(
             "kdif-paper",
             "kDIF, paper's setting",
             hashers.KernelDiffHash,
-            grid={"gamma_factor": _FACTORS},
+            grid={"gamma": _BANDWIDTHS},
             settings=PAPER_SETTING,
+            takes=("n_basis",),
         ),
         Method(
             "lda-paper",
             "LDA-hash, raw SIFT",
             hashers.LDAHash,
             grid={"ridge": _RIDGES},
-            one_bit_a_feature=True,
+            one_bit_per_feature=True,
         ),
         Method(
             "boosted-paper",
             "boosted SSH, raw SIFT",
             hashers.BoostedHash,
             settings={"weak": "projection"},
+            is_slow=True,
         ),
         Method(
             "dif",
@@ -116,16 +147,23 @@ METHODS: dict[str, Method] = {
             hashers.DiffHash,
             grid={"alpha": _ALPHAS},
             settings=_ROOT,
-            one_bit_a_feature=True,
+            one_bit_per_feature=True,
         ),
-        Method("kdif", "kDIF", hashers.KernelDiffHash, grid={"alpha": _ALPHAS}, settings=_ROOT),
+        Method(
+            "kdif",
+            "kDIF",
+            hashers.KernelDiffHash,
+            grid={"alpha": _ALPHAS},
+            settings=_ROOT,
+            takes=("n_basis",),
+        ),
         Method(
             "lda",
             "LDA-hash",
             hashers.LDAHash,
             grid={"ridge": _RIDGES},
             settings=_ROOT,
-            one_bit_a_feature=True,
+            one_bit_per_feature=True,
         ),
         Method(
             "kernel-lda",
@@ -133,23 +171,21 @@ METHODS: dict[str, Method] = {
             hashers.KernelLDAHash,
             grid={"ridge": _RIDGES},
             settings={**_ROOT, "gamma": "median"},
+            takes=("n_basis",),
         ),
-        Method("refined", "kernel LDA-hash, refined", hashers.KernelLDAHash, settings=_ROOT),
+        Method(
+            "refined",
+            "kernel LDA-hash, refined",
+            hashers.KernelLDAHash,
+            settings=_ROOT,
+            takes=("n_basis", "refine"),
+        ),
         Method(
             "boosted",
             "boosted SSH",
             hashers.BoostedHash,
-            grid={"weak": ("projection", "axis")},
-            settings=_ROOT,
-        ),
-        Method("random", "random hyperplanes", baselines.RandomHyperplaneHash, settings=_ROOT),
-        Method(
-            "itq",
-            "ITQ",
-            hashers.ITQHash,
-            settings=_ROOT,
-            one_bit_a_feature=True,
-            nested=False,
+            settings={**_ROOT, "weak": "projection"},
+            is_slow=True,
         ),
         Method(
             "sdh",
@@ -158,6 +194,8 @@ METHODS: dict[str, Method] = {
             grid={"nu": (1e-5, 1e-2)},
             settings=_ROOT,
             nested=False,
+            is_slow=True,
+            budget="20,000 rows with the labels that the same pairs imply",
         ),
         Method(
             "ksh",
@@ -166,21 +204,98 @@ METHODS: dict[str, Method] = {
             grid={"n_rows": (1000, 3000)},
             settings=_ROOT,
             nested=False,
-            is_slow=True,
+            max_bits=128,
+            in_quick=False,
+            budget="1,000 or 3,000 rows with the labels that the same pairs imply",
+        ),
+        Method(
+            "random",
+            "random hyperplanes",
+            baselines.RandomHyperplaneHash,
+            settings=_ROOT,
+            budget="the mean of the training rows, no pairs",
+        ),
+        Method(
+            "itq",
+            "ITQ",
+            hashers.ITQHash,
+            settings=_ROOT,
+            one_bit_per_feature=True,
+            nested=False,
+            budget=_ROWS_ONLY,
+        ),
+        Method(
+            "pca",
+            "PCA-hash",
+            baselines.PCAHash,
+            settings=_ROOT,
+            one_bit_per_feature=True,
+            budget=_ROWS_ONLY,
+        ),
+        Method(
+            "spectral",
+            "spectral hashing",
+            baselines.SpectralHash,
+            settings=_ROOT,
+            nested=False,
+            budget=_ROWS_ONLY,
+        ),
+        Method(
+            "sklsh",
+            "SKLSH",
+            baselines.SKLSHHash,
+            grid={"gamma_factor": (1.0, 0.3, 3.0)},
+            settings=_ROOT,
+            budget=_ROWS_ONLY,
+        ),
+        Method(
+            "klsh",
+            "KLSH",
+            baselines.KLSHHash,
+            grid={"gamma_factor": (1.0, 0.3, 3.0)},
+            settings=_ROOT,
+            budget=_ROWS_ONLY,
+        ),
+        Method(
+            "pq",
+            "product quantisation",
+            baselines.ProductQuantizer,
+            settings=_ROOT,
+            nested=False,
+            in_quick=False,
+            budget=_ROWS_ONLY,
+            needs="faiss",
         ),
     )
 }
 
 
 def find_method(text: str) -> Method:
-    """A method by name, or the user's own.
+    """Return a method by its name, or a user-defined one.
 
-    - a name in `METHODS`;
-    - `package.module:Name` or `file.py:Name`: a class or function that makes an estimator with
-      `fit_pairs(X, pairs, similar)` or `fit(X, y)`, and `transform`, which gives packed codes
-      (uint8) or real rows;
-    - `model.safetensors`: a trained model;
-    - any other word: a descriptor, `WORD.npy` in the test scenes, compared by Euclidean distance.
+    Parameters
+    ----------
+    text : str
+        One of the following forms:
+
+        - a name in `METHODS`;
+        - `package.module:Name` or `file.py:Name`: a class or function that returns an estimator
+          with `fit_pairs(X, pairs, similar)` or `fit(X, y)`, and `transform`, which returns packed
+          codes (uint8) or real-valued rows;
+        - `model.safetensors`: a trained model;
+        - any other word: a descriptor, `WORD.npy` in the test scenes, compared by Euclidean
+          distance.
+
+    Returns
+    -------
+    method : Method
+        The method.
+
+    Examples
+    --------
+    >>> from kdiffhash.study.methods import find_method
+    >>> find_method("kernel-lda").name
+    'kernel-lda'
     """
     if text in METHODS:
         return METHODS[text]
@@ -195,7 +310,7 @@ def find_method(text: str) -> Method:
         make, source = _import(text)
         name = text.rpartition(":")[2]
         version = _digest(Path(source)) if source else ""
-        return Method(name, name, make=_with_known_arguments(make), nested=False, version=version)
+        return Method(name, name, make=with_known_arguments(make), nested=False, version=version)
     if text.isidentifier() or text.replace("-", "").isalnum():
         return Method(text, f"{text}, Euclidean", descriptor=text)
     raise ValueError(
@@ -209,7 +324,7 @@ def _digest(path: Path) -> str:
 
 
 def _import(text: str) -> tuple[MakeHasher, str | None]:
-    """The class or function that a text names, and the file it is in."""
+    """Return the class or function that a text names, and its file."""
     where, _, name = text.rpartition(":")
     try:
         if where.endswith(".py"):
@@ -226,8 +341,8 @@ def _import(text: str) -> tuple[MakeHasher, str | None]:
     return made, module.__file__
 
 
-def _with_known_arguments(make: MakeHasher) -> MakeHasher:
-    """Call an estimator's class with those of our arguments that it knows."""
+def with_known_arguments(make: MakeHasher) -> MakeHasher:
+    """Pass an estimator only those arguments that it accepts."""
     parameters = inspect.signature(make).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 

@@ -42,7 +42,7 @@ class Plan:
     n_test_negatives: int = 1_000_000
     n_resamples: int = 200
     n_basis: int = 1000
-    longest_slow: int = 512
+    longest_slow: int = 128
     refine_steps: int = 1000
     grid_positives: int = 20_000
     grid_negatives: int = 40_000
@@ -78,7 +78,6 @@ def quick(plan: Plan) -> Plan:
         n_test_negatives=200_000,
         n_resamples=60,
         n_basis=600,
-        longest_slow=128,
         refine_steps=200,
         grid_positives=10_000,
         grid_negatives=20_000,

@@ -37,7 +37,7 @@ class Results:
     errors : list
         Steps that failed: where, and why.
     extras : dict
-        Rates by alpha, other descriptors, first matches, comparison times, claims.
+        Rates by alpha, other descriptors, first matches, comparison times, and the claims.
     kinds : dict
         "architecture", "natural" or "" by scene.
     notes : list
@@ -77,7 +77,26 @@ class Results:
     def rate(
         self, train: str, test: str, method: str, n_bits: int | None, rate: str
     ) -> tuple[float, NDArray[np.float64]] | None:
-        """Return a rate and its resampled values; `n_bits` None means the longest length."""
+        """Return a rate and its resampled values.
+
+        Parameters
+        ----------
+        train : str
+            Training scene.
+        test : str
+            Test scene.
+        method : str
+            Name of the method.
+        n_bits : int or None
+            Length of the codes; None means the longest.
+        rate : str
+            Name of the rate, for example ``"fnr_at_1e-3"``.
+
+        Returns
+        -------
+        value : tuple of (float, float64 array) or None
+            The rate and its bootstrap samples; None if it was not measured.
+        """
         found = self._find(train, test, method, n_bits, rate)
         if found is None:
             return None
@@ -87,7 +106,25 @@ class Results:
     def is_reliable(
         self, train: str, test: str, method: str, n_bits: int | None, rate: str
     ) -> bool:
-        """Tell whether the interval of a rate has enough objects behind it."""
+        """Return whether there are enough objects for the confidence interval of a rate.
+
+        Parameters
+        ----------
+        train : str
+            Training scene.
+        test : str
+            Test scene.
+        method : str
+            Name of the method.
+        n_bits : int or None
+            Length of the codes; None means the longest.
+        rate : str
+            Name of the rate, for example ``"fnr_at_1e-3"``.
+
+        Returns
+        -------
+        reliable : bool
+        """
         found = self._find(train, test, method, n_bits, rate)
         if found is None or "reliable" not in found[0]:
             return True
@@ -108,7 +145,7 @@ class Results:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per training scene, test scene, method and length."""
-        times = self.extras.get("times", {})
+        times = self.extras.get("times", {}).get("ns", {})
         rows = []
         for (train_name, test_name, name), arrays in self.measured.items():
             floats = "euclidean" if name in ("sift", "rootsift") else ""
@@ -149,11 +186,11 @@ def write_results(results: Results, folder: Path) -> None:
             for (scene, method), by_seed in results.trained.items()
         },
         "rows": rows,
-        "claims": results.extras["claims"],
+        "claims": [asdict(claim) for claim in results.extras["claims"]],
         "alpha": results.extras.get("alpha"),
         "other_descriptors": results.extras.get("descriptors"),
         "first_matches": matches,
-        "nanoseconds_to_compare": results.extras.get("times"),
+        "comparison_times": results.extras.get("times"),
         "errors": results.errors,
     }
     with replacing(folder / "results.json") as temporary:

@@ -1,28 +1,29 @@
-"""Experiments on one train-test pair: alpha, another descriptor, first matches, costs."""
+"""Experiments besides the error rates of each method: alpha, other descriptors, first matches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets import Scene, describe_patches
+from ..datasets import Scene, describe_patches, find_scene, load_scene
 from ..datasets.sheets import find_sheets
-from ..evaluate.bootstrap import interval_of, resample_rates
+from ..evaluate.bootstrap import combine_seeds, interval_of, resample_rates
 from ..evaluate.pair_distances import code_distances, euclidean
-from ..evaluate.roc import RATES, roc
-from ..hashers import KernelDiffHash
+from ..evaluate.roc import RATES
+from ..hashers import PAPER_SETTING, KernelDiffHash
 from ..learn.pairs import draw_pairs
 from ..learn.preprocess import preprocess_rows
 from .cache import Store, stamp
 from .first_matches import draw_queries, first_by_codes, first_by_rows, precision, time_comparisons
 from .plan import ALPHAS, Plan, TestSet, TrainSet, subset
+from .results import Results
 
-if TYPE_CHECKING:
-    from .run import Results
+_SWEEP_RATES = ("fnr_at_1e-3", "fpr95")
+_BASELINES = {"paper": ("kdif-paper", "SIFT"), "recommended": ("kdif", "RootSIFT")}
 
 
 def measure_once(
@@ -33,150 +34,223 @@ def measure_once(
     plan: Plan,
     store: Store,
 ) -> Any:
-    """What an experiment on one train-test pair gives, or gave before."""
+    """Return the result of an experiment on one train-test case, stored or measured now."""
     scenes = (data.scene.path, test.scene.path)
     return store.keep(
         f"{name}-{data.name}-to-{test.name}",
         lambda: measure(data, test, plan),
-        plan={**asdict(plan), "train": (), "test": (), "methods": ()},
+        plan={**asdict(plan), "train": (), "test": (), "methods": (), "cases": ()},
         scenes=scenes,
         files=stamp(*[folder / name for folder in scenes for name in ("sift.npy", "info.txt")]),
         test=test.digest,
     )
 
 
-def sweep_alpha(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any]:
-    """FNR and FPR95 of kDIF at 128 bits against alpha, in the cross and the difference form."""
+def sweep_alpha(
+    data: TrainSet, test: TestSet, plan: Plan, gamma: float | None = None
+) -> dict[str, Any]:
+    """Measure kDIF at 128 bits against alpha, in the paper's and in the recommended setting.
+
+    `gamma` is the bandwidth that was chosen for the paper's setting. All alphas see the same pairs
+    and the same resamples of the objects; one training seed.
+    """
     n_bits = min(128, max(plan.lengths))
-    pairs, similar = data.scene.draw_pairs(
-        plan.grid_positives, plan.grid_negatives, random_state=plan.seed
-    )
-    few = test.similar | (np.cumsum(~test.similar) <= 200_000)
-    found: dict[str, Any] = {"n_bits": n_bits, "alphas": [str(a) for a in ALPHAS], "forms": {}}
-    for form in ("cross", "difference"):
-        curves = []
+    n_basis = min(max(plan.n_basis, n_bits), len(data.scene))
+    settings: dict[str, dict[str, Any]] = {
+        "paper": {**PAPER_SETTING, **({"gamma": gamma} if gamma else {})},
+        "recommended": {"preprocess": "hellinger"},
+    }
+    found: dict[str, Any] = {"n_bits": n_bits, "alphas": [str(a) for a in ALPHAS], "settings": {}}
+    for name, setting in settings.items():
+        distances = []
         for alpha in ALPHAS:
-            hasher = KernelDiffHash(
-                n_bits,
-                moment=form,
-                alpha=alpha,
-                n_basis=min(max(plan.grid_basis, n_bits), len(data.scene)),
-                preprocess="hellinger",
-                random_state=plan.seed,
-            ).fit_pairs(data.scene.descriptors, pairs, similar)
-            distances = hasher.pair_distance(test.scene.descriptors, test.pairs[few])
-            curves.append(roc(distances, test.similar[few]))
-        rates = ("fnr_at_1e-3", "fpr95")
-        found["forms"][form] = {rate: [RATES[rate](one) for one in curves] for rate in rates}
+            arguments = {**setting, "alpha": alpha, "n_basis": n_basis}
+            hasher = KernelDiffHash(n_bits, **arguments, random_state=plan.seed)
+            hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar)
+            distances.append(hasher.pair_distance(test.scene.descriptors, test.pairs))
+        values, samples = resample_rates(
+            [RATES[rate] for rate in _SWEEP_RATES],
+            distances,
+            test.similar,
+            test.objects,
+            n_resamples=plan.n_resamples,
+            random_state=plan.seed,
+        )
+        at = ALPHAS.index(25.0)
+        gaps = {
+            str(alpha): interval_of(
+                values[i, 0] - values[at, 0], samples[:, i, 0] - samples[:, at, 0]
+            )
+            for i, alpha in enumerate(ALPHAS)
+            if i != at
+        }
+        found["settings"][name] = {
+            **{rate: values[:, j].tolist() for j, rate in enumerate(_SWEEP_RATES)},
+            "minus_25": {alpha: [gap.value, gap.low, gap.high] for alpha, gap in gaps.items()},
+        }
     return found
 
 
-def other_descriptor(data: TrainSet, test: TestSet, plan: Plan) -> dict[str, Any] | None:
-    """kDIF on HOG beside the Euclidean distance of HOG, on some of the points."""
-    if not find_sheets(data.scene.path) or not find_sheets(test.scene.path):
-        return None
+def other_descriptors(data: TrainSet, test: TestSet, plan: Plan) -> list[dict[str, Any]] | None:
+    """Measure kDIF on HOG and TFeat, where both scenes allow, against their Euclidean distance."""
+    found = []
+    if find_sheets(data.scene.path) and find_sheets(test.scene.path):
+        scenes = [subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene)]
+        rows = [describe_patches(scene.patches, "hog") for scene in scenes]
+        found.append(_other_descriptor("HOG", scenes, rows, plan))
+    if all((one.scene.path / "tfeat.npy").is_file() for one in (data, test)):
+        scenes = [data.scene, test.scene]
+        rows = [np.load(scene.path / "tfeat.npy", mmap_mode="r") for scene in scenes]
+        rows = [all_rows[_rows_of(scene)] for scene, all_rows in zip(scenes, rows)]
+        found.append(_other_descriptor("TFeat", scenes, rows, plan))
+    return found or None
+
+
+def _rows_of(scene: Scene) -> NDArray[np.int64]:
+    return np.arange(len(scene)) if scene.rows is None else scene.rows
+
+
+def _other_descriptor(
+    name: str, scenes: list[Scene], rows: list[NDArray[Any]], plan: Plan
+) -> dict[str, Any]:
     n_bits = min(256, max(plan.lengths))
-    learn, check = (subset(scene, plan.hog_points, 0) for scene in (data.scene, test.scene))
-    rows = describe_patches(learn.patches, "hog")
     pairs, similar = draw_pairs(
-        learn.points, plan.n_positives, plan.n_negatives, random_state=plan.seed
+        scenes[0].points, plan.n_positives, plan.n_negatives, random_state=plan.seed
     )
-    hasher = KernelDiffHash(
-        n_bits, n_basis=min(max(plan.n_basis, n_bits), len(rows)), random_state=plan.seed
-    ).fit_pairs(rows, pairs, similar)
-    rows = describe_patches(check.patches, "hog")
-    pairs, similar = draw_pairs(check.points, 50_000, 200_000, random_state=plan.seed)
-    distances: list[NDArray[Any]] = [
-        code_distances(hasher.transform(rows), pairs),
-        euclidean(rows, pairs, None),
-    ]
+    n_basis = min(max(plan.n_basis, n_bits), len(rows[0]))
+    hasher = KernelDiffHash(n_bits, n_basis=n_basis, random_state=plan.seed)
+    hasher.fit_pairs(rows[0], pairs, similar)
+    pairs, similar = draw_pairs(scenes[1].points, 50_000, 200_000, random_state=plan.seed)
     values, samples = resample_rates(
         [RATES["fnr_at_1e-3"], RATES["fpr95"]],
-        distances,
+        [code_distances(hasher.transform(rows[1]), pairs), euclidean(rows[1], pairs, None)],
         similar,
-        check.points[pairs],
+        scenes[1].points[pairs],
         n_resamples=plan.n_resamples,
         random_state=plan.seed,
     )
     gap = interval_of(values[0, 0] - values[1, 0], samples[:, 0, 0] - samples[:, 1, 0])
     return {
-        "descriptor": "HOG",
+        "descriptor": name,
         "n_bits": n_bits,
-        "float_bits": 32 * rows.shape[1],
-        "n_patches": [len(learn), len(check)],
+        "float_bits": 8 * rows[0].dtype.itemsize * rows[0].shape[1],
+        "n_patches": [len(scene) for scene in scenes],
         "kdif": {"fnr_at_1e-3": values[0, 0], "fpr95": values[0, 1]},
         "euclidean": {"fnr_at_1e-3": values[1, 0], "fpr95": values[1, 1]},
         "difference": [gap.value, gap.low, gap.high],
     }
 
 
-def first_matches(results: Results, data: TrainSet, test: TestSet) -> dict[str, Any] | None:
-    """Precision of the first five matches, and a gallery of some queries."""
-    plan, scene = results.plan, test.scene
-    keys = [(data.name, name) for name in ("kdif", "kernel-lda", "refined")]
-    named = {key[1]: results.trained[key] for key in keys if key in results.trained}
-    if not named:
+def first_matches(results: Results, tests: list[TestSet]) -> dict[str, Any] | None:
+    """Measure the precision of the first five matches in each case, and make a gallery."""
+    by_name = {test.name: test for test in tests}
+    cases = [_first_matches_of(results, train, by_name[test]) for train, test in results.cases]
+    found: dict[str, Any] = {"cases": [case for case in cases if case is not None]}
+    if not found["cases"]:
         return None
-    queries = draw_queries(scene.points, plan.n_queries, plan.seed)
-    rows = np.asarray(scene.descriptors)
-    found = {"SIFT": first_by_rows(rows, queries)}
-    found["RootSIFT"] = first_by_rows(preprocess_rows(rows, "hellinger"), queries)
-    codes = {}
-    for name, trained in named.items():
-        longest, hasher = max(trained.hashers.items())
-        codes[name] = hasher.transform(rows)
-        title = f"{results.methods[name].title}, {longest} bits"
-        found[title] = first_by_codes(codes[name], queries)
-    scores = {name: precision(scene.points, queries, one[0]) for name, one in found.items()}
-    judged = next(name for name in found if "bits" in name)
-    gap = scores[judged] - scores["SIFT"]  # queries are resampled, each of a point of its own
-    again = np.random.default_rng(plan.seed).integers(len(gap), size=(2000, len(gap)))
-    difference = interval_of(float(gap.mean()), gap[again].mean(axis=1))
-    result: dict[str, Any] = {
-        "n_queries": len(queries),
-        "judged": judged,
-        "precision_at_5": {name: float(one.mean()) for name, one in scores.items()},
-        "difference": [difference.value, difference.low, difference.high],
+    for train, test in results.cases:
+        scene = _with_patches(by_name[test].scene)
+        if scene is not None:
+            found["gallery"] = _gallery(results, train, scene)
+            break
+    return found
+
+
+def _first_matches_of(results: Results, train: str, test: TestSet) -> dict[str, Any] | None:
+    """Precision of kDIF minus that of the float descriptor, over queries and training seeds."""
+    plan, scene = results.plan, test.scene
+    usable = np.arange(len(scene)) if scene.confident is None else np.flatnonzero(scene.confident)
+    points, rows = scene.points[usable], np.asarray(scene.descriptors)[usable]
+    queries = draw_queries(points, plan.n_queries, plan.seed)
+    floats = {"SIFT": rows, "RootSIFT": preprocess_rows(rows, "hellinger")}
+    scores = {
+        name: precision(points, queries, first_by_rows(one, queries)[0])
+        for name, one in floats.items()
     }
+    case: dict[str, Any] = {"train": train, "test": test.name, "n_queries": len(queries)}
+    means = {name: float(one.mean()) for name, one in scores.items()}
+    rng = np.random.default_rng(plan.seed)
+    again = rng.integers(len(queries), size=(2000, len(queries)))
+    for column, (method, baseline) in _BASELINES.items():
+        gaps = []
+        for trained in results.trained.get((train, method), []):
+            _, hasher = max(trained.hashers.items())
+            found, _ = first_by_codes(hasher.transform(rows), queries)
+            gaps.append(precision(points, queries, found) - scores[baseline])
+        if gaps:
+            means[results.methods[method].title] = means[baseline] + float(np.mean(gaps))
+            value, samples = combine_seeds(
+                [gap.mean() for gap in gaps],
+                [gap[again].mean(axis=1) for gap in gaps],
+                random_state=plan.seed,
+            )
+            interval = interval_of(float(value), samples)
+            case[column] = [interval.value, interval.low, interval.high]
+    case["precision_at_5"] = means
+    return case if any(column in case for column in _BASELINES) else None
+
+
+def _with_patches(scene: Scene) -> Scene | None:
+    """Return the scene, or the one named NAME-sheets that holds some of its patches."""
     if find_sheets(scene.path):
-        result["gallery"] = _gallery(scene, queries[: plan.n_shown], found)
-        result["gallery"]["pair"] = _example_pair(scene, codes, test)
-    return result
+        return scene
+    try:
+        return load_scene(find_scene(f"{scene.path}-sheets"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
-def _gallery(
-    scene: Scene, queries: NDArray[np.int64], found: dict[str, tuple[Any, Any]]
-) -> dict[str, Any]:
-    n, shown = len(queries), []
-    needed = np.unique(np.concatenate([queries, *[one[0][:n].ravel() for one in found.values()]]))
+def _gallery(results: Results, train: str, scene: Scene) -> dict[str, Any]:
+    """First matches of some queries by each method, and one positive and one negative pair."""
+    queries = draw_queries(scene.points, results.plan.n_shown, results.plan.seed)
+    rows = np.asarray(scene.descriptors)
+    found = {
+        "SIFT": first_by_rows(rows, queries),
+        "RootSIFT": first_by_rows(preprocess_rows(rows, "hellinger"), queries),
+    }
+    codes: dict[str, NDArray[np.uint8]] = {}
+    for name in ("kdif-paper", "kdif", "refined"):
+        for trained in results.trained.get((train, name), [])[:1]:
+            longest, hasher = max(trained.hashers.items())
+            codes[name] = hasher.transform(rows)
+            title = f"{results.methods[name].title}, {longest} bits"
+            found[title] = first_by_codes(codes[name], queries)
+    shown = []
     for i, query in enumerate(queries.tolist()):
         matches: dict[str, list[dict[str, Any]]] = {name: [] for name in found}
-        for name, (rows, distances) in found.items():
-            for row, distance in zip(rows[i].tolist(), distances[i].tolist()):
-                right = bool(scene.points[row] == scene.points[query])
-                matches[name].append({"row": row, "distance": float(distance), "right": right})
+        for name, (neighbours, distances) in found.items():
+            for row, distance in zip(neighbours[i].tolist(), distances[i].tolist()):
+                correct = bool(scene.points[row] == scene.points[query])
+                match = {"row": row, "distance": float(distance), "correct": correct}
+                matches[name].append(match)
         shown.append({"row": query, "matches": matches})
-    return {"patches": dict(zip(needed.tolist(), scene.patches[needed])), "queries": shown}
+    needed = np.unique(np.concatenate([queries, *[one[0].ravel() for one in found.values()]]))
+    gallery: dict[str, Any] = {
+        "scene": scene.name,
+        "patches": dict(zip(needed.tolist(), scene.patches[needed])),
+        "queries": shown,
+    }
+    if codes:
+        gallery["pair"] = _example_pair(scene, next(iter(codes.values())))
+    return gallery
 
 
-def _example_pair(
-    scene: Scene, codes: dict[str, NDArray[np.uint8]], test: TestSet
-) -> dict[str, Any]:
-    """A positive and a negative pair: patches, descriptors and the first 32 bits of a code."""
-    rng = np.random.default_rng(0)
-    positive = test.pairs[rng.choice(np.flatnonzero(test.similar))]
-    negative = test.pairs[rng.choice(np.flatnonzero(~test.similar))]
-    rows = np.array([*positive, *negative])
-    some = codes.get("kdif", next(iter(codes.values())))
+def _example_pair(scene: Scene, codes: NDArray[np.uint8]) -> dict[str, Any]:
+    """Return Figure 1: a patch, a matching and a non-matching one, their SIFT and 32-bit codes."""
+    pairs, similar = scene.draw_pairs(50, 50, random_state=0)
+    first, second = pairs[similar][0]
+    others = pairs[~similar].ravel()
+    third = others[scene.points[others] != scene.points[first]][0]
+    rows = np.array([first, second, third])
     return {
         "patches": scene.patches[rows],
-        "descriptors": np.asarray(scene.descriptors[rows]),
-        "bits": np.unpackbits(some[rows], axis=1)[:, :32],
+        "descriptors": np.asarray(scene.descriptors)[rows],
+        "bits": np.unpackbits(codes[rows], axis=1)[:, :32],
     }
 
 
-def comparison_times(test: TestSet, plan: Plan, store: Store) -> dict[str, float]:
-    """Nanoseconds for a comparison, by length."""
+def comparison_times(test: TestSet, plan: Plan, store: Store) -> dict[str, Any]:
+    """Measure nanoseconds per comparison, and their ratio to a Euclidean one, by length."""
     rows = np.asarray(test.scene.descriptors[:20_000])
     return dict(
         store.keep(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import load
 from .cache import Store, stamp
-from .methods import MakeHasher, Method
+from .methods import Method, with_known_arguments
 from .plan import Plan, TrainSet
 from .selection import Setting, choose_setting
 
@@ -21,50 +23,49 @@ class Trained:
 
     Attributes
     ----------
-    hashers : dict
-        Trained estimators by length; a nested method has its longest only.
     seconds : float
         Training time, without the choice of settings.
+    lengths : list of int
+        Lengths that were trained for; a nested method has its longest only.
     choice : dict
-        The chosen settings, and the grid with the rate of each on held-out training points.
+        The chosen settings, and the grid with the error of each on the validation set.
     key : str
         Digest of the training data and settings.
     """
 
-    hashers: dict[int, Any]
     seconds: float
+    lengths: list[int]
     choice: dict[str, Any]
-    key: str = ""
+    key: str
+    _load: Callable[[], dict[int, Any]] = field(repr=False, default=dict)
+
+    @cached_property
+    def hashers(self) -> dict[int, Any]:
+        """Trained estimators by length, loaded or trained when they are first used."""
+        return self._load()
 
 
 def lengths_of(method: Method, plan: Plan, width: int) -> list[int]:
     """Return the code lengths at which a method is tested."""
-    longest = width if method.one_bit_a_feature else max(plan.lengths)
-    if method.name in ("boosted", "boosted-paper", "sdh"):
-        longest = plan.longest_slow
-    if method.name == "ksh":  # one model per length, and time grows with its square
-        longest = min(128, longest)
-    return [length for length in plan.lengths if length <= longest]
+    limits = [max(plan.lengths)]
+    limits += [width] if method.one_bit_per_feature else []
+    limits += [plan.longest_slow] if method.is_slow else []
+    limits += [method.max_bits] if method.max_bits else []
+    return [length for length in plan.lengths if length <= min(limits)]
 
 
 def budget_of(method: Method, plan: Plan) -> str:
     """Return what a method is trained on, in words; equal budgets read alike."""
     if not method.is_learned:
         return "not trained"
-    special = {
-        "random": "no pairs: the mean of the training rows",
-        "itq": "no pairs: all training rows without labels",
-        "sdh": "labelled rows: 20,000, joined by the same pairs",
-        "ksh": "labelled rows: 1,000 or 3,000, joined by the same pairs",
-    }
     equal = f"{plan.n_positives:,} positive and {plan.n_negatives:,} negative pairs"
-    return special.get(method.name, equal)
+    return method.budget or equal
 
 
 def train(
     method: Method, data: TrainSet, plan: Plan, store: Store, choice: dict[str, Any] | None = None
 ) -> Trained:
-    """Train a method, or load the stored model.
+    """Train a method, or find the stored model.
 
     `plan.seed` is the training seed; `choice` the settings chosen with another seed, if any.
     """
@@ -86,21 +87,31 @@ def train(
         raise ValueError(f"none of the lengths {plan.lengths} fits {method.title}")
     wanted = lengths[-1:] if method.nested else lengths
     files = {length: note.with_suffix(f".{length}.safetensors") for length in wanted}
+
+    def fit(chosen: dict[str, Any]) -> dict[int, Any]:
+        settings = chosen["settings"]
+        return {n: _fit(method, data, n, settings, plan.n_basis, plan) for n in wanted}
+
     known = store.read_json(note)
-    if known is not None and all(path.is_file() for path in files.values()):
-        return Trained({n: load(path) for n, path in files.items()}, **known, key=note.stem)
+    if known is not None:
+        stored: dict[str, Any] = known
+
+        def restore() -> dict[int, Any]:
+            if all(path.is_file() for path in files.values()):
+                return {length: load(path) for length, path in files.items()}
+            return fit(stored["choice"])  # an estimator that cannot be saved
+
+        return Trained(**stored, key=note.stem, _load=restore)
     choice = choice or _choose(method, data, plan)
-    hashers, seconds = {}, 0.0
-    for length in wanted:
-        start = time.perf_counter()
-        hashers[length] = _fit(method, data, length, choice["settings"], plan.n_basis, plan)
-        seconds += time.perf_counter() - start
-    known = {"seconds": seconds, "choice": choice}
+    start = time.perf_counter()
+    hashers = fit(choice)
+    known = {"seconds": time.perf_counter() - start, "lengths": wanted, "choice": choice}
     if all(type(hasher).__module__.startswith("kdiffhash.") for hasher in hashers.values()):
         for length, path in files.items():
-            hashers[length].save(path)
+            if hasattr(hashers[length], "save"):
+                hashers[length].save(path)
         store.write_json(note, known)
-    return Trained(hashers, **known, key=note.stem)
+    return Trained(**known, key=note.stem, _load=lambda: hashers)
 
 
 def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
@@ -111,12 +122,12 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
     """
     if not method.grid:
         return {"settings": {}, "grid": []}
-    learn, check = data.scene.split(0.3, random_state=plan.seed + 2)
+    learn, validate = data.scene.split(0.3, random_state=plan.seed + 2)
     pairs, similar = learn.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
     )
-    kept = TrainSet(data.name, learn, pairs, similar)
-    pairs, similar = check.draw_pairs(
+    train_set = TrainSet(data.name, learn, pairs, similar)
+    pairs, similar = validate.draw_pairs(
         plan.grid_positives, 2 * plan.grid_negatives, random_state=plan.seed
     )
     lengths = lengths_of(method, plan, learn.descriptors.shape[1])
@@ -125,9 +136,9 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
         lengths = lengths[-1:]
 
     def fit(setting: Setting) -> Any:
-        return _fit(method, kept, lengths[-1], setting, plan.grid_basis, plan)
+        return _fit(method, train_set, lengths[-1], setting, plan.grid_basis, plan)
 
-    best, table = choose_setting(method.grid, fit, check.descriptors, pairs, similar, lengths)
+    best, table = choose_setting(method.grid, fit, validate.descriptors, pairs, similar, lengths)
     return {"settings": best, "grid": table}
 
 
@@ -137,27 +148,13 @@ def _fit(
     if method.make is None:
         raise ValueError(f"{method.title} is not trained")
     arguments = {**method.settings, **setting, "n_bits": length, "random_state": plan.seed}
-    if method.name in ("kdif", "kdif-paper", "kernel-lda", "refined"):
+    if "n_basis" in method.takes:
         arguments["n_basis"] = min(max(n_basis, length), len(data.scene))
-    factor = arguments.pop("gamma_factor", None)
-    if factor is not None:
-        arguments["gamma"] = factor * _median_bandwidth(method.make, arguments, data)
-    if method.name == "refined":
+    if "refine" in method.takes:
         arguments["refine"] = plan.refine_steps
-    hasher = method.make(**arguments)
+    hasher = with_known_arguments(method.make)(**arguments)
     if hasattr(hasher, "n_bits_"):  # loaded from a model file
         return hasher
     if hasattr(hasher, "fit_pairs"):
         return hasher.fit_pairs(data.scene.descriptors, data.pairs, data.similar)
     return hasher.fit(np.asarray(data.scene.descriptors), data.scene.points)
-
-
-def _median_bandwidth(make: MakeHasher, arguments: Setting, data: TrainSet) -> float:
-    """Return one over the median squared distance, from a fit of one bit to a few pairs."""
-    ends = np.flatnonzero(np.diff(data.similar, prepend=~data.similar[:1]))
-    few = np.unique(
-        np.concatenate([np.arange(i, min(i + 200, len(data.similar))) for i in ends.tolist()])
-    )
-    hasher = make(**{**arguments, "n_bits": 1, "gamma": "median"})
-    hasher.fit_pairs(data.scene.descriptors, data.pairs[few], data.similar[few])
-    return float(hasher.gamma_)

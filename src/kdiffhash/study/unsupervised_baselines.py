@@ -27,14 +27,16 @@ class PCAHash(UnsupervisedHasher):
 
     Parameters
     ----------
-    n_bits : int, optional
-        Number of bits, by default 128 or the number of features if that is less.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
-    random_state : int, RandomState or None, default=None
-        Seed of the sample of rows where there are more than a million.
-    n_jobs : int, optional
-        Number of threads.
+    n_bits : int or None, default=None
+        Length of the codes, at most the number of features. None means 128, or the number of
+        features if that is smaller.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    random_state : int, RandomState instance or None, default=None
+        Seed of the sample of rows that is used if there are more than a million.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     Examples
     --------
@@ -64,20 +66,21 @@ class KLSHHash(UnsupervisedHasher):
 
     Parameters
     ----------
-    n_bits : int, optional
-        Number of bits, by default 128.
+    n_bits : int or None, default=None
+        Length of the codes. None means 128.
     n_basis : int, default=300
-        Basis rows.
+        Number of basis rows.
     n_subset : int, default=30
-        Basis rows in each hyperplane.
+        Number of basis rows per hyperplane.
     gamma_factor : float, default=1.0
-        Bandwidth over one divided by the median squared distance.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
-    random_state : int, RandomState or None, default=None
-        Seed of basis rows and hyperplanes.
-    n_jobs : int, optional
-        Number of threads.
+        Bandwidth of the kernel, as a multiple of the reciprocal median squared distance.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
+    random_state : int, RandomState instance or None, default=None
+        Seed of the basis rows and hyperplanes.
+    n_jobs : int or None, default=None
+        Number of threads; None uses all cores. The result does not depend on it.
 
     References
     ----------
@@ -157,10 +160,12 @@ class _WavesOfProjections(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array of shape (n, d)
+            Rows of any numeric type.
 
         Returns
         -------
         codes : uint8 array of shape (n, ceil(n_bits / 8))
+            Packed codes.
         """
         check_is_fitted(self)
         checked = validate_data(self, X, reset=False, dtype="numeric")
@@ -185,9 +190,10 @@ class SpectralHash(_WavesOfProjections):
     Parameters
     ----------
     n_bits : int, default=128
-        Number of bits.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
+        Length of the codes.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
 
     References
     ----------
@@ -206,7 +212,20 @@ class SpectralHash(_WavesOfProjections):
         self.preprocess = preprocess
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:  # noqa: ARG002
-        """Find components and boxes; `y` is ignored."""
+        """Compute the principal components and the extent of the rows along them.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows.
+        y : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : SpectralHash
+            The fitted hasher.
+        """
         rows = self._rows(X)
         mean = rows.mean(axis=0)
         n = min(self.n_bits, rows.shape[1])
@@ -232,11 +251,12 @@ class SKLSHHash(_WavesOfProjections):
     Parameters
     ----------
     n_bits : int, default=128
-        Number of bits.
+        Length of the codes.
     gamma_factor : float, default=1.0
-        Bandwidth over one divided by the median squared distance.
-    preprocess : None, "unit" or "hellinger", default=None
-        What is done to rows first.
+        Bandwidth of the kernel, as a multiple of the reciprocal median squared distance.
+    preprocess : {None, "unit", "hellinger"}, default=None
+        Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
+        scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
     random_state : int or None, default=None
         Seed of the cosines.
 
@@ -267,7 +287,20 @@ class SKLSHHash(_WavesOfProjections):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:  # noqa: ARG002
-        """Draw the cosines for the bandwidth of the rows; `y` is ignored."""
+        """Estimate the bandwidth, and draw the random cosines.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training rows.
+        y : object, default=None
+            Ignored.
+
+        Returns
+        -------
+        self : SKLSHHash
+            The fitted hasher.
+        """
         rows = self._rows(X)
         rng = np.random.default_rng(self.random_state)
         some = rows[rng.choice(len(rows), min(MEDIAN_ROWS, len(rows)), replace=False)]

@@ -1,9 +1,9 @@
-"""COLMAP databases: match by codes, verify, and keep codes in place of descriptors.
+"""Match COLMAP databases by codes, verify the matches, and store codes in place of descriptors.
 
-The user's database is read and written by Python's SQLite alone, and what is new goes in by one
-transaction. pycolmap verifies, and puts matches into COLMAP's form in a database of its own, from
-which they are taken over. (Two copies of SQLite in one process, Python's and pycolmap's, must not
-have the same file open.)
+The user's database is read and written with Python's SQLite only, in one transaction. pycolmap
+verifies the matches and converts them to COLMAP's format in a temporary database, from which they
+are copied. Python and pycolmap have separate copies of SQLite, and two copies in one process must
+not have the same file open.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .features import encode_descriptors
 from .image_pairs import image_pairs
 from .photo_matching import RATIO
 
-_PATIENCE = 5.0  # seconds that another process may keep the database locked
-_TABLE = "kdiffhash"  # in a database whose descriptors are codes: model and bits
+_LOCK_TIMEOUT = 5.0  # seconds to wait while another process has locked the database
+_TABLE = "kdiffhash"  # holds model and bits if the descriptors of a database are codes
 
 
 class DatabaseError(ValueError):
-    """A database is none of COLMAP's, of another version, locked, or lacks descriptors."""
+    """Raised if a COLMAP database is invalid, locked, of another version or lacks descriptors."""
 
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """An image of a database: its camera, keypoints and codes."""
+    """An image of a database with its camera, keypoints and codes."""
 
     id: int
     name: str
@@ -53,7 +53,7 @@ class ImageFeatures:
 
 @dataclass(frozen=True)
 class PairMatches:
-    """Matches of two images, and what COLMAP makes of them (None if it was not asked)."""
+    """Matches of two images and their two-view geometry, which is None before verification."""
 
     a: ImageFeatures
     b: ImageFeatures
@@ -62,19 +62,45 @@ class PairMatches:
 
     @property
     def n_verified(self) -> int:
-        """Matches that agree with one geometry."""
+        """Number of inliers after geometric verification."""
         return 0 if self.geometry is None else len(self.geometry.inlier_matches)
 
 
 def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFeatures]:
-    """All images of a database that have descriptors, with their codes.
+    """Read the images of a database that have descriptors, and encode the descriptors.
 
     Parameters
     ----------
     path : path
+        COLMAP database.
     model : fitted hasher
-        Of what the descriptors are. COLMAP makes RootSIFT unless it is told otherwise:
-        ``load_pretrained("rootsift")``. Codes that `shrink_database` wrote are taken as they are.
+        Model for these descriptors. COLMAP computes RootSIFT by default, for which there is
+        ``load_pretrained("rootsift")``. Codes written by `shrink_database` are read as they are.
+
+    Returns
+    -------
+    images : list of ImageFeatures
+
+    Raises
+    ------
+    DatabaseError
+        If the database is invalid, or has fewer than two images with descriptors.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pycolmap
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.colmap import read_images
+    >>> path = tempfile.mkdtemp() + "/database.db"
+    >>> options = pycolmap.SyntheticDatasetOptions(
+    ...     num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=3
+    ... )
+    >>> with pycolmap.Database.open(path) as database:
+    ...     _ = pycolmap.synthesize_dataset(options, database)
+    >>> images = read_images(path, load_pretrained("rootsift", n_bits=128))
+    >>> [image.codes.shape for image in images]
+    [(110, 16), (110, 16), (110, 16)]
     """
     pycolmap = need("pycolmap", "colmap")
     with _opened(path) as database:
@@ -92,25 +118,28 @@ def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFe
             )
             if len(params) % 8 == 0
         }
-        shrunk = _model_of(database, path)
-        if shrunk is not None and not _is_of(model, *shrunk):
-            raise DatabaseError(f"{path} has codes of another model or length: {shrunk[1]} bits")
-        pictures = []
+        shrunk = _stored_model(database, path)
+        if shrunk is not None and not _made_codes(model, *shrunk):
+            raise DatabaseError(
+                f"{path} has codes of another model or length: {shrunk[1]} bits; use the model "
+                "that made them"
+            )
+        images = []
         for number, name, camera, descriptors, points in _features(database, path):
             codes = descriptors if shrunk else _encode(model, descriptors, path, name)
             if camera not in cameras:
                 raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
-            pictures.append(ImageFeatures(number, name, cameras[camera], points[:, :2], codes))
-    if len(pictures) < 2:
+            images.append(ImageFeatures(number, name, cameras[camera], points[:, :2], codes))
+    if len(images) < 2:
         raise DatabaseError(
-            f"{path} has {len(pictures)} images with descriptors, and two make a pair; extract "
-            "features first (colmap feature_extractor)"
+            f"{path} has {len(images)} images with descriptors, but matching takes at least 2; "
+            "extract features first (colmap feature_extractor)"
         )
-    return pictures
+    return images
 
 
 def match_images(
-    pictures: Sequence[ImageFeatures],
+    images: Sequence[ImageFeatures],
     pairs: str | os.PathLike[str] | None = None,
     *,
     ratio: float | None = RATIO,
@@ -122,47 +151,102 @@ def match_images(
 
     Parameters
     ----------
-    pictures : sequence of ImageFeatures
+    images : sequence of ImageFeatures
+        Images with codes, as returned by `read_images`.
     pairs : path, optional
-        A file with two names in each line; all pairs by default.
-    ratio, max_distance
-        See `match_codes`.
+        File with two image names per line; all pairs by default.
+    ratio : float or None, default=0.74
+        Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
+    max_distance : int, optional
+        Largest Hamming distance of a match; unlimited by default.
     n_jobs : int, optional
-        Pairs that are matched at a time; by default as many as this process may use.
-    advance : callable
-        Told how many more pairs are done.
+        Number of threads; by default all cores available to the process.
+    advance : callable, optional
+        Called with the number of pairs completed since the last call.
+
+    Returns
+    -------
+    matches : list of PairMatches
+        One for each pair, in the order of the pairs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pycolmap
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.colmap import match_images, read_images
+    >>> path = tempfile.mkdtemp() + "/database.db"
+    >>> options = pycolmap.SyntheticDatasetOptions(
+    ...     num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=3
+    ... )
+    >>> with pycolmap.Database.open(path) as database:
+    ...     _ = pycolmap.synthesize_dataset(options, database)
+    >>> images = read_images(path, load_pretrained("rootsift", n_bits=128))
+    >>> [len(pair.matches) for pair in match_images(images)]
+    [100, 100, 100]
     """
-    by_name = {picture.name: picture for picture in pictures}
-    wanted = image_pairs(list(by_name), pairs)
+    by_name = {image.name: image for image in images}
+    selected = image_pairs(list(by_name), pairs)
 
-    def match(i: int) -> PairMatches:
-        a, b = (by_name[name] for name in wanted[i])
-        found = match_codes(a.codes, b.codes, ratio=ratio, max_distance=max_distance, n_jobs=1)
-        return PairMatches(a, b, found.pairs.astype(np.uint32))
+    def match_pair(i: int) -> PairMatches:
+        a, b = (by_name[name] for name in selected[i])
+        matches = match_codes(a.codes, b.codes, ratio=ratio, max_distance=max_distance, n_jobs=1)
+        return PairMatches(a, b, matches.pairs.astype(np.uint32))
 
-    return _for_each(match, len(wanted), n_jobs, advance)
+    return _for_each(match_pair, len(selected), n_jobs, advance)
 
 
 def verify_pairs(
-    found: Sequence[PairMatches],
+    matched: Sequence[PairMatches],
     *,
     n_jobs: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[PairMatches]:
-    """Find the geometry of each pair with COLMAP's own estimator, which drops wrong matches."""
+    """Verify matches geometrically with COLMAP's estimator.
+
+    Parameters
+    ----------
+    matched : sequence of PairMatches
+        Matches, as returned by `match_images`.
+    n_jobs : int, optional
+        Number of threads; by default all cores available to the process.
+    advance : callable, optional
+        Called with the number of pairs completed since the last call.
+
+    Returns
+    -------
+    verified : list of PairMatches
+        The same pairs with their two-view geometries, which hold the inliers.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pycolmap
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.colmap import match_images, read_images, verify_pairs
+    >>> path = tempfile.mkdtemp() + "/database.db"
+    >>> options = pycolmap.SyntheticDatasetOptions(
+    ...     num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=3
+    ... )
+    >>> with pycolmap.Database.open(path) as database:
+    ...     _ = pycolmap.synthesize_dataset(options, database)
+    >>> images = read_images(path, load_pretrained("rootsift", n_bits=128))
+    >>> [pair.n_verified for pair in verify_pairs(match_images(images))]
+    [100, 100, 100]
+    """
     pycolmap = need("pycolmap", "colmap")
     options = pycolmap.TwoViewGeometryOptions()
     options.ransac.random_seed = 0
 
-    def verify(i: int) -> PairMatches:
-        pair = found[i]
-        points = (picture.points.astype(np.float64) for picture in (pair.a, pair.b))
+    def verify_pair(i: int) -> PairMatches:
+        pair = matched[i]
+        left, right = (image.points.astype(np.float64) for image in (pair.a, pair.b))
         geometry = pycolmap.estimate_two_view_geometry(
-            pair.a.camera, next(points), pair.b.camera, next(points), pair.matches, options
+            pair.a.camera, left, pair.b.camera, right, pair.matches, options
         )
         return replace(pair, geometry=geometry)
 
-    return _for_each(verify, len(found), n_jobs, advance)
+    return _for_each(verify_pair, len(matched), n_jobs, advance)
 
 
 def _for_each(
@@ -171,47 +255,65 @@ def _for_each(
     n_jobs: int | None,
     advance: Callable[[int], None],
 ) -> list[PairMatches]:
-    """What `work` makes of each of n numbers, some at a time."""
-    out: list[Any] = [None] * n
+    """Return ``[work(0), ..., work(n - 1)]``, computed by several threads."""
+    results: list[Any] = [None] * n
 
-    def some(start: int, stop: int) -> None:
+    def work_on_range(start: int, stop: int) -> None:
         for i in range(start, stop):
-            out[i] = work(i)
+            results[i] = work(i)
             advance(1)
 
-    run_tiles(lambda: some, n, 1, n_jobs)
-    return out
+    run_tiles(lambda: work_on_range, n, 1, n_jobs)
+    return results
 
 
 def write_matches(
     path: str | os.PathLike[str],
-    found: Sequence[PairMatches],
+    matched: Sequence[PairMatches],
     *,
     keep: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write matches and geometries into a database, all or none.
+    """Write matches and geometries to a database in one transaction.
 
-    Other tables, and other pairs, stay as they are; what was known of these pairs is replaced.
+    Existing matches and geometries of these pairs are replaced. Other pairs and other tables are
+    not changed.
 
     Parameters
     ----------
     path : path
-    found : sequence of PairMatches
+        COLMAP database.
+    matched : sequence of PairMatches
+        Matches, as returned by `match_images` or `verify_pairs`.
     keep : path, optional
-        Copy the database there first.
+        Copy the database to this file first.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pycolmap
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.colmap import match_images, read_images, write_matches
+    >>> path = tempfile.mkdtemp() + "/database.db"
+    >>> options = pycolmap.SyntheticDatasetOptions(
+    ...     num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=3
+    ... )
+    >>> with pycolmap.Database.open(path) as database:
+    ...     _ = pycolmap.synthesize_dataset(options, database)
+    >>> images = read_images(path, load_pretrained("rootsift", n_bits=128))
+    >>> write_matches(path, match_images(images))
     """
     pycolmap = need("pycolmap", "colmap")
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder) / "matches.db"
-        with closing(pycolmap.Database.open(scratch)) as database:
-            for pair in found:
+        temporary_database = Path(folder) / "matches.db"
+        with closing(pycolmap.Database.open(temporary_database)) as database:
+            for pair in matched:
                 database.write_matches(pair.a.id, pair.b.id, pair.matches)
                 if pair.geometry is not None:
                     database.write_two_view_geometry(pair.a.id, pair.b.id, pair.geometry)
         if keep is not None:
             with _opened(path) as database, replacing(keep) as temporary:
-                _copy(database, temporary)
-        with _opened(path, write=True, scratch=scratch) as database:
+                _copy_database(database, temporary)
+        with _opened(path, write=True, attach=temporary_database) as database:
             for table in ("matches", "two_view_geometries"):
                 database.execute(
                     f"DELETE FROM main.{table} WHERE pair_id IN (SELECT pair_id FROM new.matches)"
@@ -224,12 +326,44 @@ def shrink_database(
 ) -> None:
     """Write a copy of a database with codes in place of descriptors.
 
-    `read_images` takes it as it is; COLMAP cannot match it, but maps once it is matched.
+    `read_images` accepts the copy. COLMAP itself cannot match it, but can run its mapper on it once
+    `write_matches` has written matches.
+
+    Parameters
+    ----------
+    path : path
+        COLMAP database.
+    out : path
+        Database to write; an existing file is replaced.
+    model : fitted hasher
+        Model for these descriptors.
+
+    Raises
+    ------
+    DatabaseError
+        If the database is invalid or has codes already.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pycolmap
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.colmap import read_images, shrink_database
+    >>> path = tempfile.mkdtemp() + "/database.db"
+    >>> options = pycolmap.SyntheticDatasetOptions(
+    ...     num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=3
+    ... )
+    >>> with pycolmap.Database.open(path) as database:
+    ...     _ = pycolmap.synthesize_dataset(options, database)
+    >>> model = load_pretrained("rootsift", n_bits=128)
+    >>> shrink_database(path, path + ".codes", model)
+    >>> [image.codes.shape for image in read_images(path + ".codes", model)]
+    [(110, 16), (110, 16), (110, 16)]
     """
     with _opened(path) as database, replacing(out) as temporary:
-        if _model_of(database, path) is not None:
-            raise DatabaseError(f"{path} has codes already")
-        _copy(database, temporary)
+        if _stored_model(database, path) is not None:
+            raise DatabaseError(f"{path} already has codes in place of descriptors")
+        _copy_database(database, temporary)
         with closing(sqlite3.connect(temporary)) as new:
             with new:
                 for number, name, _, descriptors, _ in _features(database, path):
@@ -247,57 +381,58 @@ def shrink_database(
 
 @contextmanager
 def _opened(
-    path: str | os.PathLike[str], *, write: bool = False, scratch: Path | None = None
+    path: str | os.PathLike[str], *, write: bool = False, attach: Path | None = None
 ) -> Iterator[sqlite3.Connection]:
-    """A database of COLMAP's; what is written counts only if nothing goes wrong."""
+    """Open a COLMAP database in a transaction, which is rolled back if an error occurs."""
     if not Path(path).is_file():
-        raise FileNotFoundError(errno.ENOENT, "there is no database", os.fspath(path))
+        raise FileNotFoundError(errno.ENOENT, "there is no COLMAP database", os.fspath(path))
     uri = f"{Path(path).resolve().as_uri()}?mode={'rw' if write else 'ro'}"
     try:
         with closing(
-            sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
+            sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT, isolation_level=None)
         ) as database:
             _check_version(database, path)
-            if scratch is not None:
-                database.execute("ATTACH ? AS new", (str(scratch),))
+            if attach is not None:
+                database.execute("ATTACH ? AS new", (str(attach),))
             database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 yield database
             except BaseException:
-                with suppress(sqlite3.Error):  # SQLite may have done so itself
+                with suppress(sqlite3.Error):  # SQLite may have rolled back already
                     database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
     except sqlite3.Error as error:
-        raise DatabaseError(f"{path}: {error}; nothing was changed") from error
+        raise DatabaseError(f"{path}: {error}; the database was not changed") from error
 
 
 def _check_version(database: sqlite3.Connection, path: Any) -> None:
+    """Raise if this is not a COLMAP database of the version that pycolmap writes."""
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     if not {"cameras", "images", "keypoints", "descriptors", "matches"} <= tables:
-        raise DatabaseError(f"{path} is not a database of COLMAP")
+        raise DatabaseError(f"{path} is not a COLMAP database")
     (version,) = database.execute("PRAGMA user_version").fetchone()
     with tempfile.TemporaryDirectory() as folder:
         new = Path(folder) / "new.db"
         need("pycolmap", "colmap").Database.open(new).close()
-        with closing(sqlite3.connect(new)) as ours:
-            (wanted,) = ours.execute("PRAGMA user_version").fetchone()
-    if version != wanted:
-        named, ours_named = (
+        with closing(sqlite3.connect(new)) as connection:
+            (expected,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != expected:
+        given, supported = (
             f"{number // 1_000_000}.{number // 10_000 % 100}.{number // 100 % 100}"
-            for number in (version, wanted)
+            for number in (version, expected)
         )
         raise DatabaseError(
-            f"{path} is of version {named}, and this pycolmap is of {ours_named}; "
-            "pycolmap.Database.open brings an older one up to date, a newer one needs a newer "
-            "pycolmap"
+            f"{path} has version {given}, but the installed pycolmap uses version {supported}; "
+            "upgrade an older database with pycolmap.Database.open, or install a newer pycolmap "
+            "for a newer database"
         )
 
 
 def _features(
     database: sqlite3.Connection, path: Any
 ) -> Iterator[tuple[int, str, int, NDArray[np.uint8], NDArray[np.float32]]]:
-    """Number, name, camera, descriptors and keypoints of all images that have them."""
+    """Yield id, name, camera id, descriptors and keypoints of each image that has them."""
     rows = database.execute(
         "SELECT image_id, name, camera_id, d.rows, d.cols, d.data, k.rows, k.cols, k.data "
         "FROM images JOIN descriptors d USING (image_id) JOIN keypoints k USING (image_id) "
@@ -306,35 +441,42 @@ def _features(
     for number, name, camera, n, width, data, n_points, n_columns, points in rows:
         data, points = data or b"", points or b""
         if n != n_points or len(data) != n * width or len(points) != 4 * n * n_columns:
-            raise DatabaseError(f"{path}: keypoints and descriptors of {name} do not fit together")
-        values, places = np.frombuffer(data, np.uint8), np.frombuffer(points, np.float32)
-        yield number, name, camera, values.reshape(n, width), places.reshape(n, n_columns)
+            raise DatabaseError(f"{path}: keypoints and descriptors of {name} do not match")
+        descriptors = np.frombuffer(data, np.uint8).reshape(n, width)
+        keypoints = np.frombuffer(points, np.float32).reshape(n, n_columns)
+        yield number, name, camera, descriptors, keypoints
 
 
 def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
+    """Encode the descriptors of an image; raise if they are not of the model's width."""
     if len(descriptors) and descriptors.shape[1] != model.n_features_in_:
         raise DatabaseError(
-            f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model takes "
-            f"{model.n_features_in_}"
+            f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model "
+            f"expects {model.n_features_in_}; use a model for these descriptors"
         )
     return encode_descriptors(model, descriptors)
 
 
-def _is_of(model: BaseHasher, stored: str, n_bits: int) -> bool:
+def _made_codes(model: BaseHasher, stored: str, n_bits: int) -> bool:
+    """Return whether a model is the one with the stored fingerprint and code length."""
     return n_bits == model.n_bits_ and is_same_model(model, stored)
 
 
-def _model_of(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None:
-    """Which model made the codes, if descriptors are codes."""
-    there = "SELECT 1 FROM sqlite_master WHERE name = ?"
-    if database.execute(there, (_TABLE,)).fetchone() is None:
+def _stored_model(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None:
+    """Return fingerprint and code length of the model that made the codes, None without codes."""
+    exists = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    if database.execute(exists, (_TABLE,)).fetchone() is None:
         return None
-    line = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
-    if line is None:
-        raise DatabaseError(f"{path} has codes, but does not say of which model; shrink it again")
-    return str(line[0]), int(line[1])
+    row = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
+    if row is None:
+        raise DatabaseError(
+            f"{path} has codes, but the model that made them is not recorded; shrink the original "
+            "database again"
+        )
+    return str(row[0]), int(row[1])
 
 
-def _copy(database: sqlite3.Connection, to: Path) -> None:
+def _copy_database(database: sqlite3.Connection, to: Path) -> None:
+    """Copy a database to a file."""
     with closing(sqlite3.connect(to)) as copy:
         database.backup(copy)

@@ -23,16 +23,16 @@ _CAPTION_HEIGHT = 44
 
 
 def draw_matches(a: Image, b: Image, matches: PhotoMatches, text: str = "") -> ColourImage:
-    """Draw two photographs side by side with a line per match: green inliers, red outliers.
+    """Draw two photographs side by side and a line for each match: inliers green, outliers red.
 
     Parameters
     ----------
     a, b : uint8 arrays of shape (height, width)
         The two photographs in grey.
     matches : PhotoMatches
-        If there are more than 400, a sample is drawn that keeps the ratio of inliers to outliers.
+        If there are more than 400, only a sample with the same share of inliers is drawn.
     text : str, default=""
-        Caption above the photographs.
+        Caption to draw above the photographs.
 
     Returns
     -------
@@ -56,13 +56,13 @@ def draw_matches(a: Image, b: Image, matches: PhotoMatches, text: str = "") -> C
         cv2.resize(image, size, interpolation=cv2.INTER_AREA) for image, size in zip((a, b), sizes)
     )
     top = _CAPTION_HEIGHT if text else 0
-    second = left.shape[1] + _GAP
-    shape = (top + max(left.shape[0], right.shape[0]), second + right.shape[1], 3)
+    right_x = left.shape[1] + _GAP
+    shape = (top + max(left.shape[0], right.shape[0]), right_x + right.shape[1], 3)
     canvas = np.full(shape, 255, np.uint8)
     # Faded, so that the lines stand out.
     canvas[top : top + left.shape[0], : left.shape[1]] = left[..., None] // 2 + 100
-    canvas[top : top + right.shape[0], second:] = right[..., None] // 2 + 100
-    offsets = np.array([[0, top], [second, top]])
+    canvas[top : top + right.shape[0], right_x:] = right[..., None] // 2 + 100
+    offsets = np.array([[0, top], [right_x, top]])
     ends = np.stack([matches.left, matches.right], axis=1) * scale + offsets
     step = max(1, -(-len(ends) // _MAX_LINES))
     for inlier, colour in ((False, _OUTLIER_COLOUR), (True, _INLIER_COLOUR)):
@@ -87,11 +87,13 @@ def stack_images(images: list[ColourImage]) -> ColourImage:
 def check_image_name(path: str | os.PathLike[str]) -> None:
     """Raise if the suffix is not that of an image format that can be written."""
     if Path(path).suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ValueError(f"{os.fspath(path)}: images are written as .png or .jpg")
+        raise ValueError(
+            f"{os.fspath(path)}: the name of an image to write must end in .png or .jpg"
+        )
 
 
 def encode_image(image: ColourImage, suffix: str) -> bytes:
-    """Return the image as the content of a .png or .jpg file."""
+    """Return the content of a .png or .jpg file of the image."""
     cv2 = need("cv2", "vision")
     options = [cv2.IMWRITE_JPEG_QUALITY, 88] if suffix.lower() != ".png" else []
     return bytes(cv2.imencode(suffix, image, options)[1].tobytes())
@@ -103,9 +105,9 @@ def write_image(image: ColourImage, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     image : uint8 array of shape (height, width, 3)
-        Blue, green, red.
+        Channels in OpenCV's order: blue, green, red.
     path : path
-        Must end in .png, .jpg or .jpeg.
+        File to write; the name must end in .png, .jpg or .jpeg.
 
     Examples
     --------

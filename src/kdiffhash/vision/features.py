@@ -17,9 +17,9 @@ Image = NDArray[np.uint8]
 
 
 class HashedFeatures:
-    """Wrap a feature extractor so that its descriptors become codes.
+    """A feature extractor that returns binary codes in place of descriptors.
 
-    The class has the methods of ``cv2.Feature2D``; its codes can be passed to
+    It has the methods of ``cv2.Feature2D``, and its codes can be passed to
     ``cv2.BFMatcher(cv2.NORM_HAMMING)`` without conversion.
 
     Parameters
@@ -28,7 +28,7 @@ class HashedFeatures:
         Detects and describes keypoints. A callable takes an image and returns keypoints and
         descriptors of shape (n, d).
     model : fitted hasher
-        Encodes the descriptors.
+        Hasher that encodes the descriptors.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class HashedFeatures:
         -------
         keypoints : tuple of cv2.KeyPoint
         """
-        image = _checked(image)
+        image = _check_image(image)
         if hasattr(self.extractor, "detect"):
             return tuple(self.extractor.detect(image, mask))
         return self.detectAndCompute(image, mask)[0]
@@ -78,16 +78,16 @@ class HashedFeatures:
         Returns
         -------
         keypoints : tuple of cv2.KeyPoint
-            Without those that the extractor could not describe.
+            Those that the extractor could describe.
         codes : uint8 array of shape (n, n_bytes)
         """
         if not hasattr(self.extractor, "compute"):
             raise ValueError(
-                "the extractor is a function that detects and describes in one call; use "
-                "detectAndCompute"
+                "the extractor is a function, which detects and describes in one call; use "
+                "detectAndCompute instead of compute"
             )
-        kept, descriptors = self.extractor.compute(_checked(image), tuple(keypoints))
-        return tuple(kept), self.encode(descriptors)
+        described, descriptors = self.extractor.compute(_check_image(image), tuple(keypoints))
+        return tuple(described), self.encode(descriptors)
 
     def detectAndCompute(  # noqa: N802 (OpenCV's name)
         self, image: Image, mask: Image | None = None
@@ -103,10 +103,10 @@ class HashedFeatures:
         Returns
         -------
         keypoints : tuple of cv2.KeyPoint
-            Empty if nothing was detected.
+            Empty if no keypoint was detected.
         codes : uint8 array of shape (n, n_bytes)
         """
-        image = _checked(image)
+        image = _check_image(image)
         if hasattr(self.extractor, "detectAndCompute"):
             keypoints, descriptors = self.extractor.detectAndCompute(image, mask)
         else:
@@ -120,7 +120,7 @@ class HashedFeatures:
         Parameters
         ----------
         descriptors : array of shape (n, d), or None
-            None, which OpenCV returns where there are no keypoints, gives an empty array.
+            None, which OpenCV returns if there are no keypoints, gives an empty array.
 
         Returns
         -------
@@ -141,7 +141,7 @@ class HashedFeatures:
         return int(need("cv2", "vision").NORM_HAMMING)
 
     def getDefaultName(self) -> str:  # noqa: N802
-        """Return the name of the features."""
+        """Return the name of the extractor."""
         return f"kdiffhash.{type(self).__name__}"
 
     def empty(self) -> bool:
@@ -150,7 +150,7 @@ class HashedFeatures:
 
 
 class HashedSIFT(HashedFeatures):
-    """SIFT whose 128 values are replaced by a code, by default with the pretrained model.
+    """SIFT whose descriptors are binary codes, by default those of the pretrained model.
 
     Parameters
     ----------
@@ -159,9 +159,9 @@ class HashedSIFT(HashedFeatures):
     n_features : int, default=0
         Keep at most this many keypoints, the strongest ones; 0 keeps all.
     model : fitted hasher, optional
-        Model for SIFT descriptors to use in place of the pretrained one; it determines the code
-        length, and `n_bits` is ignored.
-    **options
+        Model for SIFT descriptors to use instead of the pretrained one. It determines the code
+        length; `n_bits` is ignored.
+    **options : any
         Further options of ``cv2.SIFT_create``.
 
     Examples
@@ -188,28 +188,30 @@ class HashedSIFT(HashedFeatures):
 
 
 def encode_descriptors(model: BaseHasher, descriptors: NDArray[Any] | None) -> Codes:
-    """Encode descriptors, of which there may be none."""
+    """Encode descriptors; None or an empty array gives an empty array of codes."""
     if descriptors is None or not len(descriptors):
         return np.empty((0, n_bytes(model.n_bits_)), np.uint8)
     return model.transform(descriptors)
 
 
-def _checked(image: Any) -> Image:
+def _check_image(image: Any) -> Image:
+    """Return the image; raise if it is not an array of 8-bit pixels."""
     if (
         not isinstance(image, np.ndarray)
         or image.dtype != np.uint8
         or image.ndim not in (2, 3)
         or not image.size
     ):
-        what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else image
+        given = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else image
         raise ValueError(
-            f"image must be an array of 8-bit pixels, grey or colour, got {what}; "
+            f"image must be an array of 8-bit pixels, grey or colour, got {given}; "
             "cv2.imread returns None for a file that it cannot read"
         )
     return image
 
 
 def _masked(keypoints: Any, descriptors: Any, mask: Image | None) -> tuple[Any, Any]:
+    """Drop keypoints at positions where the mask is zero."""
     if mask is None or descriptors is None:
         return keypoints, descriptors
     positions = np.array([keypoint.pt for keypoint in keypoints]).reshape(-1, 2).astype(int)

@@ -1,8 +1,8 @@
-"""hloc's files: local features and matches in HDF5.
+"""Encode and match the local features of hloc, which are stored in HDF5 files.
 
 A features file has one group per image, with `keypoints` (n, 2) and `descriptors` (d, n). A matches
-file has one group per pair, with `matches0`, which holds for each keypoint of the first image the
-index of its match in the second or -1, and `matching_scores0`.
+file has one group per pair: `matches0` holds for each keypoint of the first image the index of its
+match in the second image or -1, and `matching_scores0` the score of each match.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .features import encode_descriptors
 from .image_pairs import image_pairs
 from .photo_matching import RATIO
 
-_MODEL, _BITS = "kdiffhash_model", "n_bits"  # attributes of descriptors that are codes
+_MODEL, _BITS = "kdiffhash_model", "n_bits"  # attributes of a dataset of codes
 
 
 def encode_features(
@@ -40,15 +40,30 @@ def encode_features(
     Parameters
     ----------
     features : path
-        Features file as hloc's ``extract_features`` writes it.
+        Features file written by hloc's ``extract_features``.
     out : path
         File to write; an existing one is replaced.
     model : fitted hasher
-        For example ``load_pretrained("rootsift")`` for hloc's SIFT.
+        Model for these descriptors, for example ``load_pretrained("rootsift")`` for hloc's SIFT.
 
     Returns
     -------
     n_images : int
+        Number of images in the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import h5py, numpy as np
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.hloc import encode_features
+    >>> path = tempfile.mkdtemp() + "/features.h5"
+    >>> with h5py.File(path, "w") as file:
+    ...     for name in ("a.jpg", "b.jpg"):
+    ...         file[f"{name}/keypoints"] = np.zeros((50, 2))
+    ...         file[f"{name}/descriptors"] = np.random.default_rng(0).random((128, 50))
+    >>> encode_features(path, path + ".codes", load_pretrained("rootsift", n_bits=128))
+    2
     """
     with _reading(features) as (file, names), replacing(out) as temporary:
         h5py = need("h5py", "hdf5")
@@ -59,7 +74,7 @@ def encode_features(
                     file.copy(item, group, key)
                 for key, value in file[name].attrs.items():
                     group.attrs[key] = value
-                codes = group.create_dataset("descriptors", data=_codes(file, name, model).T)
+                codes = group.create_dataset("descriptors", data=_image_codes(file, name, model).T)
                 codes.attrs[_MODEL], codes.attrs[_BITS] = fingerprint(model), model.n_bits_
     return len(names)
 
@@ -84,29 +99,47 @@ def match_features(
     out : path
         Matches file to write; an existing one is replaced.
     model : fitted hasher
+        Model for these descriptors.
     pairs : path, optional
         Pairs file with two image names per line; all pairs by default.
     ratio : float or None, default=0.74
-        Largest ratio of the nearest to the second-nearest distance; None skips the test.
+        Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
     max_distance : int, optional
-        Largest Hamming distance of a match.
+        Largest Hamming distance of a match; unlimited by default.
     n_jobs : int, optional
         Number of threads; by default all cores available to the process.
-    advance : callable
+    advance : callable, optional
         Called with the number of pairs completed since the last call.
 
     Returns
     -------
     n_matches : dict
         Number of matches for each pair of image names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import h5py, numpy as np
+    >>> from kdiffhash import load_pretrained
+    >>> from kdiffhash.vision.hloc import match_features
+    >>> path = tempfile.mkdtemp() + "/features.h5"
+    >>> with h5py.File(path, "w") as file:
+    ...     for name in ("a.jpg", "b.jpg"):
+    ...         file[f"{name}/keypoints"] = np.zeros((50, 2))
+    ...         file[f"{name}/descriptors"] = np.random.default_rng(0).random((128, 50))
+    >>> match_features(path, path + ".matches", load_pretrained("rootsift", n_bits=128))
+    {('a.jpg', 'b.jpg'): 50}
     """
     with _reading(features) as (file, names), replacing(out) as temporary:
-        wanted = image_pairs(names, pairs)
+        selected = image_pairs(names, pairs)
         _check_group_names(names)
-        codes = {name: _codes(file, name, model) for name in sorted({n for p in wanted for n in p})}
-        found = {}
+        codes = {
+            name: _image_codes(file, name, model)
+            for name in sorted({n for p in selected for n in p})
+        }
+        n_matches = {}
         with need("h5py", "hdf5").File(temporary, "w") as new:
-            for a, b in wanted:
+            for a, b in selected:
                 matches = match_codes(
                     codes[a], codes[b], ratio=ratio, max_distance=max_distance, n_jobs=n_jobs
                 )
@@ -117,9 +150,9 @@ def match_features(
                 scores[matches.pairs[:, 0]] = 1 - matches.distances / model.n_bits_
                 group = new.create_group(f"{_group_name(a)}/{_group_name(b)}")
                 group["matches0"], group["matching_scores0"] = indices, scores
-                found[a, b] = len(matches.pairs)
+                n_matches[a, b] = len(matches.pairs)
                 advance(1)
-    return found
+    return n_matches
 
 
 @contextmanager
@@ -128,7 +161,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Any, list[str]]]:
     shard = Hdf5Shard.open(Path(path))
     if not shard.images:
         raise ValueError(
-            f"{os.fspath(path)} has rows, but no images: it is not a features file of hloc"
+            f"{os.fspath(path)} has rows, but no images: it is not a features file written by hloc"
         )
     with need("h5py", "hdf5").File(path, "r") as file:
         yield file, [name for name, _ in shard.images]
@@ -143,6 +176,7 @@ def _other_datasets(file: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def _group_name(name: str) -> str:
+    """Return the name that hloc gives the group of an image in a matches file."""
     return name.replace("/", "-")
 
 
@@ -158,7 +192,7 @@ def _check_group_names(names: list[str]) -> None:
             )
 
 
-def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
+def _image_codes(file: Any, name: str, model: BaseHasher) -> Codes:
     """Return the codes of an image, encoding its descriptors if they are not codes yet."""
     with reading(Path(file.filename)):
         descriptors = image_rows(file, name, Path(file.filename))
@@ -167,7 +201,8 @@ def _codes(file: Any, name: str, model: BaseHasher) -> Codes:
         if not is_same_model(model, attributes[_MODEL]):
             raise ValueError(
                 f"{file.filename} has codes of another model or length "
-                f"({attributes.get(_BITS)} bits); use that model, or the original descriptors"
+                f"({attributes.get(_BITS)} bits); use the model that made them, or the features "
+                "file with the original descriptors"
             )
         return descriptors
     return encode_descriptors(model, descriptors)

@@ -13,8 +13,8 @@ def image_pairs(
 ) -> list[tuple[str, str]]:
     """Return all pairs of names, or those listed in a file with two names per line.
 
-    This is the format of COLMAP's match lists and of hloc's pairs files. Empty lines, lines that
-    start with # and repeated pairs, in either order, are skipped.
+    The file has the format of COLMAP's match lists and of hloc's pairs files. Empty lines, lines
+    that start with # and repeated pairs (in either order) are skipped.
     """
     if listed is None:
         return list(combinations(names, 2))
@@ -31,7 +31,7 @@ def image_pairs(
         a, b = words
         for name in words:
             if name not in known:
-                raise ValueError(f"{where}: there is no image {name!r} with descriptors")
+                raise ValueError(f"{where}: no image with descriptors is named {name!r}")
         if a == b:
             raise ValueError(f"{where}: {a} is paired with itself")
         pairs.setdefault(frozenset(words), (a, b))

@@ -3,8 +3,8 @@
 An index is a folder: `codes.index` holds the codes of all photographs, `photos.sqlite` their paths
 and keypoints, `model.safetensors` the model. The id of a code encodes its photograph and keypoint.
 
-A photograph is part of the index once its row is in `photos.sqlite`. The row is written after the
-codes and deleted before them, so an interruption leaves at worst codes without a photograph, which
+A photograph belongs to the index if it has a row in `photos.sqlite`. The row is written after the
+codes and deleted before them. An interruption leaves at worst codes without a photograph, which
 searches ignore and the next update removes.
 """
 
@@ -41,10 +41,10 @@ from .photo_matching import (
     verify_matches,
 )
 
-_MIN_INLIERS = 15  # of a verified result; COLMAP's default
+_MIN_INLIERS = 15  # for a result to count as verified; COLMAP's default
 _MAX_KEYPOINTS = 2**20  # code id = photograph number * _MAX_KEYPOINTS + keypoint index
-_BATCH = 32  # photographs added per transaction
-_NEIGHBOURS = 8  # nearest codes for which each keypoint of a query votes
+_PHOTOS_PER_TRANSACTION = 32
+_VOTES_PER_KEYPOINT = 8  # each keypoint of a query votes for this many nearest codes
 _VOTE_RADIUS = 0.25  # share of the bits; codes at a larger distance get no vote
 _DATABASE, _MODEL = "photos.sqlite", "model.safetensors"
 _TABLES = """
@@ -58,14 +58,14 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
 
 @dataclass(frozen=True)
 class Update:
-    """Result of `PhotoIndex.update`.
+    """Summary of a call of `PhotoIndex.update`.
 
     Attributes
     ----------
     added, unchanged, removed : int
         Numbers of photographs.
-    unreadable : dict
-        Error message for each path that could not be read.
+    unreadable : dict of str to str
+        Path and error message of each photograph that could not be read.
     """
 
     added: int
@@ -81,8 +81,9 @@ class PhotoResult:
     Attributes
     ----------
     path : Path
+        Path of the photograph.
     votes : float
-        Weighted votes of the query's keypoints.
+        Sum of the weighted votes of the query's keypoints.
     matches : PhotoMatches
         Matches from the query to this photograph.
     """
@@ -98,19 +99,19 @@ class PhotoResult:
 
     @property
     def is_verified(self) -> bool:
-        """Whether there are more inliers than unrelated photographs have by chance."""
+        """Whether there are at least 15 inliers, more than unrelated photographs have by chance."""
         return self.n_inliers >= _MIN_INLIERS
 
 
 class PhotoIndex:
-    """An on-disk index of photographs that finds those with the same objects as a query.
+    """An on-disk index that finds photographs of the same objects as a query.
 
     Parameters
     ----------
     folder : path
         Folder of the index; created by the first `update`.
     features : HashedFeatures
-        Detects and encodes keypoints. All codes of an index come from the same model.
+        Detects and encodes keypoints. An index holds codes of one model only.
     size : int or None, default=1600
         Reduce the longer side of larger photographs to this many pixels; None keeps full size.
 
@@ -146,24 +147,32 @@ class PhotoIndex:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open an index that was made with `HashedSIFT`, with its model and settings.
+        """Open an index that was made with `HashedSIFT`, using its stored model and settings.
 
         Parameters
         ----------
         folder : path
+            Folder of the index.
 
         Returns
         -------
         index : PhotoIndex
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no index of photographs in the folder.
+        ValueError
+            If the index was made with other features, or is damaged.
         """
         path = Path(folder)
         if not (path / _MODEL).is_file() or not (path / _DATABASE).is_file():
             raise FileNotFoundError(errno.ENOENT, "there is no index of photographs", str(folder))
-        with _connect(path / _DATABASE) as connection:
+        with _connect_sqlite(path / _DATABASE) as connection:
             settings = dict(connection.execute("SELECT name, value FROM settings"))
         if settings.get("sift") in (None, "null"):
             raise ValueError(
-                f"{folder} was made with features of another kind; open it with "
+                f"{folder} was made with features of another kind than HashedSIFT; open it with "
                 "PhotoIndex(folder, features)"
             )
         features = HashedSIFT(model=BaseHasher.load(path / _MODEL), **json.loads(settings["sift"]))
@@ -176,15 +185,16 @@ class PhotoIndex:
         *,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Update:
-        """Add the photographs in a folder and its subfolders.
+        """Bring the index up to date with the photographs in a folder and its subfolders.
 
-        Photographs that are unchanged since the last update are not read again, and those that are
-        no longer in the folder are removed. Unreadable photographs are skipped.
+        New and changed photographs are added; those that are no longer in the folder are removed.
+        Unreadable photographs are skipped. Photographs from other folders stay in the index.
 
         Parameters
         ----------
         photos : path
-        advance : callable
+            Folder of photographs.
+        advance : callable, optional
             Called with the number of photographs completed since the last call.
 
         Returns
@@ -192,12 +202,15 @@ class PhotoIndex:
         update : Update
         """
         root = Path(photos).resolve()
-        states = {str(path): _state(path) for path in list_photos(root)}
+        states = {str(path): _file_state(path) for path in list_photos(root)}
         if not states:
-            raise ValueError(f"there are no photographs in {photos} ({', '.join(SUFFIXES)})")
+            raise ValueError(
+                f"there are no photographs in {photos}; files with these suffixes are read: "
+                f"{', '.join(SUFFIXES)}"
+            )
         is_other = self.folder.exists() and not (self.folder / _DATABASE).exists()
         if is_other and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise ValueError(f"{self.folder} contains something else; choose a new folder")
+            raise self._not_an_index()
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._open_database(new=True) as connection, self._open_codes("a") as codes:
             ids = _repair(codes, connection)
@@ -223,15 +236,15 @@ class PhotoIndex:
             unchanged = len(states) - len(todo)
             advance(unchanged)
             unreadable: dict[str, str] = {}
-            for i in range(0, len(todo), _BATCH):
+            for i in range(0, len(todo), _PHOTOS_PER_TRANSACTION):
                 batch = []
-                for path in todo[i : i + _BATCH]:
+                for path in todo[i : i + _PHOTOS_PER_TRANSACTION]:
                     try:
-                        batch.append((path, self._read(path)))
+                        batch.append((path, self._read_features(path)))
                     except (ValueError, OSError) as error:
                         unreadable[path] = str(error)
                     advance(1)
-                _add(codes, connection, batch, states)
+                _add_photos(codes, connection, batch, states)
         return Update(len(todo) - len(unreadable), unchanged, len(missing), unreadable)
 
     def search(
@@ -243,7 +256,7 @@ class PhotoIndex:
         tolerance: float = TOLERANCE,
         n_jobs: int | None = None,
     ) -> list[PhotoResult]:
-        """Find the photographs that have most in common with the query.
+        """Find the photographs that have the most features in common with a query.
 
         Each keypoint of the query votes for the photographs of its nearest codes. The `best`
         photographs by votes are matched with the query and re-ranked by their number of inliers.
@@ -251,10 +264,11 @@ class PhotoIndex:
         Parameters
         ----------
         query : path or Photo
+            Photograph to search for.
         best : int, default=10
-            Number of photographs to verify geometrically.
+            Number of photographs to match and return.
         geometry : {"fundamental", "homography", "none"}, default="fundamental"
-            Model used for the verification, see `match_photos`.
+            Geometric model for the verification, see `match_photos`.
         tolerance : float, default=2.0
             Largest error of an inlier in pixels.
         n_jobs : int, optional
@@ -263,62 +277,69 @@ class PhotoIndex:
         Returns
         -------
         results : list of PhotoResult
-            Most inliers first.
+            Photographs by decreasing number of inliers.
         """
-        photo = query if isinstance(query, Photo) else self._read(query)
+        photo = query if isinstance(query, Photo) else self._read_features(query)
         if not len(photo.codes):
-            raise ValueError(f"{photo.name} has no keypoints: it shows too little texture")
+            raise ValueError(f"{photo.name} has no keypoints: it has too little texture")
         with self._open_database() as connection, self._open_codes() as codes:
             select = "SELECT path, points FROM photos WHERE number = ?"
             numbers = [number for (number,) in connection.execute("SELECT number FROM photos")]
-            ranked = _votes(codes, photo.codes, set(numbers), n_jobs)[:best]
+            ranked = _rank_by_votes(codes, photo.codes, set(numbers), n_jobs)[:best]
             results = []
             for number, votes in ranked:
                 row = connection.execute(select, (number,)).fetchone()
-                if row is None:  # removed in the meantime
+                if row is None:  # removed by another process in the meantime
                     continue
                 path, blob = row
                 points = np.frombuffer(blob, np.float32).reshape(-1, 2)
-                own = codes.get(number * _MAX_KEYPOINTS + np.arange(len(points)))
-                pairs = match_codes(photo.codes, own, ratio=RATIO, n_jobs=n_jobs).pairs
+                stored = codes.get(number * _MAX_KEYPOINTS + np.arange(len(points)))
+                pairs = match_codes(photo.codes, stored, ratio=RATIO, n_jobs=n_jobs).pairs
                 matches = verify_matches(photo.points, points, pairs, geometry, tolerance)
                 results.append(PhotoResult(Path(path), votes, matches))
         return sorted(results, key=lambda one: (-one.n_inliers, -one.votes))
 
     def __len__(self) -> int:
-        """Return the number of photographs."""
+        """Return the number of photographs in the index."""
         with self._open_database() as connection:
             return int(connection.execute("SELECT count(*) FROM photos").fetchone()[0])
 
     def _open_codes(self, mode: Literal["r", "a"] = "r") -> HammingIndex:
+        """Open the index of the codes of all photographs."""
         model = self.features.model
         path = self.folder / "codes.index"
         return HammingIndex.open(path, mode, n_bits=model.n_bits_, model=model)
 
-    def _read(self, path: str | os.PathLike[str]) -> Photo:
+    def _read_features(self, path: str | os.PathLike[str]) -> Photo:
+        """Read a photograph, detect its keypoints and encode them."""
         photo = read_photo(path, self.features, self.size)
         if len(photo.codes) > _MAX_KEYPOINTS:
             raise ValueError(
-                f"{path} has {len(photo.codes)} keypoints, more than {_MAX_KEYPOINTS}; limit "
-                "n_features"
+                f"{path} has {len(photo.codes)} keypoints; an index takes at most {_MAX_KEYPOINTS} "
+                "per photograph, set n_features"
             )
         return photo
 
     @contextmanager
     def _open_database(self, new: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open the database of photographs, which belongs to one model and one size."""
+        """Open the database of photographs and check that it belongs to this model and size."""
         if not new and not (self.folder / _DATABASE).is_file():
             raise FileNotFoundError(
                 errno.ENOENT, "there is no index of photographs", str(self.folder)
             )
-        with _connect(self.folder / _DATABASE) as connection:
+        with _connect_sqlite(self.folder / _DATABASE) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             if tables and not {"photos", "settings"} <= tables:
-                raise ValueError(f"{self.folder} contains something else; choose a new folder")
+                raise self._not_an_index()
             self._check_settings(connection, new)
             if new and not (self.folder / _MODEL).exists():
                 self.features.model.save(self.folder / _MODEL)
             yield connection
+
+    def _not_an_index(self) -> ValueError:
+        return ValueError(
+            f"{self.folder} exists, but is not an index of photographs; choose another folder"
+        )
 
     def _check_settings(self, connection: sqlite3.Connection, new: bool) -> None:
         """Store the settings in a new index; raise if those of an existing one differ."""
@@ -341,12 +362,13 @@ class PhotoIndex:
             if known != value:
                 raise ValueError(
                     f"{self.folder} was made with another {name} ({known}, now {value}); use the "
-                    "same, or make a new index"
+                    "same setting, or make a new index"
                 )
 
 
 @contextmanager
-def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+def _connect_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to a database; errors of SQLite become a ValueError that names the file."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             yield connection
@@ -354,20 +376,20 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
         raise ValueError(f"{path} is damaged or in use: {error}") from error
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """Return size and modification time, by which a changed file is recognised."""
+def _file_state(path: Path) -> tuple[int, int]:
+    """Return size and modification time of a file; if they differ, the file has changed."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
-def _add(
+def _add_photos(
     codes: HammingIndex,
     connection: sqlite3.Connection,
     batch: list[tuple[str, Photo]],
     states: dict[str, tuple[int, int]],
 ) -> None:
     """Add photographs: their codes first, then their rows."""
-    # Numbers are never reused: a search running at the same time would confuse two photographs.
+    # Numbers are never reused: a concurrent search could mistake one photograph for another.
     sequence = connection.execute(
         "SELECT seq FROM sqlite_sequence WHERE name = 'photos'"
     ).fetchone()
@@ -376,14 +398,14 @@ def _add(
     for number, (path, photo) in enumerate(batch, last + 1):
         ids.append(number * _MAX_KEYPOINTS + np.arange(len(photo.codes)))
         rows.append((number, path, *states[path], photo.points.tobytes()))
-    if any(len(some) for some in ids):
+    if any(len(new_ids) for new_ids in ids):
         codes.add(np.concatenate([photo.codes for _, photo in batch]), np.concatenate(ids))
     with connection:
         connection.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.int64]:
-    """Remove codes without a photograph and photographs with missing codes; return the ids left."""
+    """Remove codes without a photograph and photographs with missing codes; return all ids left."""
     expected = dict(connection.execute("SELECT number, length(points) / 8 FROM photos"))
     ids = codes.ids
     numbers, counts = np.unique(ids // _MAX_KEYPOINTS, return_counts=True)
@@ -398,15 +420,15 @@ def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.i
     return ids[keep]
 
 
-def _votes(
+def _rank_by_votes(
     codes: HammingIndex, query: Codes, numbers: set[int], n_jobs: int | None
 ) -> list[tuple[int, float]]:
-    """Rank the photographs by votes, most first.
+    """Return photographs and their votes, by decreasing votes.
 
-    Each keypoint votes once for every photograph among its nearest codes, with a weight that falls
-    linearly with the distance.
+    Each keypoint votes once for every photograph among its nearest codes. The weight of a vote
+    decreases linearly with the distance.
     """
-    distances, ids = codes.search(query, _NEIGHBOURS, n_jobs=n_jobs)
+    distances, ids = codes.search(query, _VOTES_PER_KEYPOINT, n_jobs=n_jobs)
     weights = np.maximum(0, 1 - distances / (_VOTE_RADIUS * codes.n_bits))
     photos = ids // _MAX_KEYPOINTS
     keypoints = np.broadcast_to(np.arange(len(query))[:, None], photos.shape)

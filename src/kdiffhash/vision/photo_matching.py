@@ -19,23 +19,23 @@ from .features import HashedFeatures, Image
 Geometry = Literal["fundamental", "homography", "none"]
 Points = NDArray[np.float32]  # x and y of keypoints, shape (n, 2)
 
-RATIO = 0.74  # of Hamming distances; about as strict as 0.8 on SIFT
-SIZE = 1600  # pixels; the longer side of larger photographs is reduced to this
+RATIO = 0.74  # of Hamming distances; about as strict as a ratio of 0.8 for SIFT
+SIZE = 1600  # pixels; larger photographs are reduced so that the longer side has this length
 TOLERANCE = 2.0  # pixels
-_MIN_MATCHES = 8  # fewer determine no geometry
+_MIN_MATCHES = 8  # needed to estimate a geometry
 _CONFIDENCE, _MAX_ITERATIONS = 0.9999, 10_000  # of MAGSAC
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph with its keypoints and codes, as `read_photo` returns it.
+    """A photograph with its keypoints and their codes, as returned by `read_photo`.
 
     Parameters
     ----------
     name : str
         File name.
     image : uint8 array of shape (height, width)
-        Grey, oriented as the EXIF data say, and reduced if it was large.
+        In grey, rotated as its EXIF data says, and reduced if it was large.
     points : float32 array of shape (n, 2)
         Keypoint positions (x, y) in `image`.
     codes : uint8 array of shape (n, n_bytes)
@@ -60,7 +60,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class PhotoMatches:
-    """Matches of two photographs, as `match_photos` returns them.
+    """Matches of two photographs, as returned by `match_photos`.
 
     Parameters
     ----------
@@ -69,10 +69,10 @@ class PhotoMatches:
     left, right : float32 arrays of shape (p, 2)
         Positions of these keypoints.
     inliers : bool array of shape (p,)
-        Which matches are inliers of the geometry; all of them with ``geometry="none"``.
+        True for inliers of the geometry; True for all matches with ``geometry="none"``.
     model : float64 array of shape (3, 3), or None
-        Fundamental matrix or homography from the first to the second photograph; None if it was
-        not asked for or could not be estimated.
+        Fundamental matrix or homography from the first to the second photograph; None with
+        ``geometry="none"`` or if it could not be estimated.
 
     Examples
     --------
@@ -92,8 +92,8 @@ class PhotoMatches:
 
 
 def read_image(path: str | os.PathLike[str], size: int | None = SIZE) -> Image:
-    """Read a photograph in grey, oriented by its EXIF data, its longer side at most `size`."""
-    image = read_grey(Path(path), upright=True)
+    """Read a photograph in grey, rotated as its EXIF data says and reduced to `size`."""
+    image = read_grey(Path(path), apply_orientation=True)
     longer = max(image.shape)
     if size is None or longer <= size:
         return image
@@ -111,10 +111,11 @@ def read_photo(
     Parameters
     ----------
     path : path
+        Image file.
     features : HashedFeatures
-        For example ``HashedSIFT()``.
+        Detects and encodes keypoints, for example ``HashedSIFT()``.
     size : int or None, default=1600
-        Reduce the longer side to this many pixels if it is longer; None keeps the full size.
+        Reduce the photograph if its longer side has more pixels than this; None keeps full size.
 
     Returns
     -------
@@ -159,17 +160,18 @@ def match_photos(
     tolerance: float = TOLERANCE,
     n_jobs: int | None = None,
 ) -> PhotoMatches:
-    """Match two photographs: mutual nearest codes, ratio test, geometric verification.
+    """Match two photographs by mutual nearest codes and ratio test, and verify the matches.
 
     Parameters
     ----------
     a, b : Photo
+        Photographs with codes of the same model.
     ratio : float or None, default=0.74
         Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
     geometry : {"fundamental", "homography", "none"}, default="fundamental"
-        Model estimated by MAGSAC (by RANSAC with local optimisation where OpenCV's MAGSAC fails).
-        A fundamental matrix describes two views of any scene; a homography two views of a plane,
-        or two views from the same position. ``"none"`` skips the verification.
+        Geometric model, estimated by MAGSAC (by RANSAC with local optimisation where OpenCV's
+        MAGSAC fails). A fundamental matrix relates two views of any scene, a homography two views
+        of a plane or two views from the same position. ``"none"`` skips the verification.
     tolerance : float, default=2.0
         Largest error of an inlier in pixels.
     n_jobs : int, optional
@@ -202,7 +204,7 @@ def verify_matches(
     geometry: Geometry = "fundamental",
     tolerance: float = TOLERANCE,
 ) -> PhotoMatches:
-    """Estimate the geometry of the matches and mark its inliers."""
+    """Estimate the geometry of two photographs from their matches, and find its inliers."""
     if geometry not in ("fundamental", "homography", "none"):
         raise ValueError(f"geometry must be fundamental, homography or none, got {geometry!r}")
     left, right = a[pairs[:, 0]], b[pairs[:, 1]]
@@ -216,10 +218,10 @@ def verify_matches(
         for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE):
             cv2.setRNGSeed(0)
             try:
-                found, mask = estimate(left, right, method, tolerance, **options)
+                estimated, mask = estimate(left, right, method, tolerance, **options)
             except cv2.error:  # MAGSAC's refinement may fail with few matches or a planar scene
                 continue
-            if found is not None and found.shape == (3, 3):
-                model, inliers = found, mask.ravel().astype(bool)
+            if estimated is not None and estimated.shape == (3, 3):
+                model, inliers = estimated, mask.ravel().astype(bool)
                 break
     return PhotoMatches(pairs, left, right, inliers, model)

@@ -33,7 +33,7 @@ _PAGE = """<!doctype html>
 </style>
 <h1>Photographs similar to {name}</h1>
 <p class="key">The query is on the left of each image. <b>Green</b> lines are inliers of the
-geometry of the two photographs, <i>red</i> lines are outliers.</p>
+geometry between the two photographs, <i>red</i> lines are outliers.</p>
 {cards}
 </html>
 """
@@ -54,30 +54,35 @@ def write_page(
     path : path
         HTML file to write.
     query : Photo
+        The photograph that was searched for.
     results : list of PhotoResult
-        As `PhotoIndex.search` returns them.
+        Results of `PhotoIndex.search`.
     size : int or None, default=1600
-        Size to which the photographs of the index were reduced.
+        Size to which the photographs of the index were reduced; None for full size.
     """
     cards = [
         _CARD.format(
             rank=rank,
-            name=escape(str(one.path)),
-            inliers=one.n_inliers,
-            caveat="" if one.is_verified else ", which may be chance",
-            matches=len(one.matches.pairs),
-            votes=one.votes,
-            image=_image(query, one, size),
+            name=escape(str(result.path)),
+            inliers=result.n_inliers,
+            caveat="" if result.is_verified else ", possibly by chance",
+            matches=len(result.matches.pairs),
+            votes=result.votes,
+            image=_image(query, result, size),
         )
-        for rank, one in enumerate(results, 1)
+        for rank, result in enumerate(results, 1)
     ]
-    content = "\n".join(cards) or "<p>No photograph in the index has features in common.</p>"
+    content = (
+        "\n".join(cards)
+        or "<p>No photograph in the index has features in common with the query.</p>"
+    )
     page = _PAGE.format(name=escape(query.name), cards=content)
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
 def _image(query: Photo, result: PhotoResult, size: int | None) -> str:
+    """Return an img element with the matches of a result, or a paragraph if it is unreadable."""
     try:
         other = read_image(result.path, size)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Connecting to a cluster, waiting for its results, and reporting its failures."""
+"""Connecting to a cluster, waiting for results, and reporting failures."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..._util.errors import KdiffhashError
 from ..._util.extras import need
 from ..._util.threads import n_threads
 
-POLL = 0.5  # seconds between two checks whether the workers are still there
-_TIMEOUT = 5  # seconds in which the scheduler must answer
-_IMPORT_TIMEOUT = 60  # seconds in which all workers must have imported kdiffhash
+POLL = 0.5  # seconds between checks that the workers are alive
+_TIMEOUT = 5  # seconds within which the scheduler must answer
+_IMPORT_TIMEOUT = 60  # seconds within which all workers must have imported kdiffhash
 _NO_WORKERS_TIMEOUT = 10  # seconds that a cluster may be without workers
-_LOST = "the connection to the scheduler was lost; check that it is running, and start again"
+_LOST = "the connection to the scheduler was lost; check that it is running, and try again"
 
 T = TypeVar("T")
 
 
 class ClusterError(KdiffhashError, ValueError):
-    """The cluster does not answer, has no workers, or lost them too often.
+    """The cluster does not answer, has no workers, or loses them too often.
 
     Examples
     --------
@@ -44,11 +44,11 @@ def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[An
 
     Parameters
     ----------
-    cluster : str, default "local"
+    cluster : str, default="local"
         Address of a scheduler, as printed by ``dask scheduler`` (``tcp://host:8786``), or
         ``"local"`` to start one worker per core on this machine until the statement ends.
-    timeout : float, default 5
-        Seconds in which the scheduler must answer and have at least one worker.
+    timeout : float, default=5
+        Seconds within which the scheduler must answer and have at least one worker.
 
     Yields
     ------
@@ -93,14 +93,14 @@ def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[An
 
 
 def _check_workers(client: Any, cluster: str, timeout: float) -> None:
-    """Refuse a cluster without workers, or with workers that run another kdiffhash."""
+    """Raise if the cluster has no workers, or workers that run another version of kdiffhash."""
     from ... import __version__
 
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError as error:
         raise ClusterError(
-            f"the scheduler at {cluster} has no workers; start some: dask worker {cluster}"
+            f"the scheduler at {cluster} has no workers; start one with `dask worker {cluster}`"
         ) from error
     try:
         versions = set(call_with_timeout(_IMPORT_TIMEOUT, client.run, _version).values())
@@ -110,7 +110,7 @@ def _check_workers(client: Any, cluster: str, timeout: float) -> None:
         ) from None
     except Exception as error:  # a worker that cannot unpickle raises a bare Exception
         raise ClusterError(
-            f"the workers at {cluster} cannot run kdiffhash; is it installed there? ({error})"
+            f"the workers at {cluster} cannot import kdiffhash ({error}); install it there"
         ) from error
     if versions != {__version__}:
         raise ClusterError(
@@ -128,7 +128,7 @@ def _version() -> str:
 def call_in_thread(
     function: Callable[..., T], *arguments: Any, done: Callable[[Future[T]], Any]
 ) -> None:
-    """Call a function in a daemon thread, and pass `done` a future with its outcome."""
+    """Call a function in a daemon thread, and pass a future with its outcome to `done`."""
 
     def work() -> None:
         future: Future[T] = Future()
@@ -142,14 +142,14 @@ def call_in_thread(
 
 
 def call_with_timeout(seconds: float, function: Callable[..., T], *arguments: Any) -> T:
-    """Return what a function returns, or raise `queue.Empty` if it takes longer."""
+    """Call a function and return its result, or raise `queue.Empty` after a timeout."""
     outcomes: SimpleQueue[Future[T]] = SimpleQueue()
     call_in_thread(function, *arguments, done=outcomes.put)
     return outcomes.get(timeout=seconds).result()
 
 
 def worker_threads(client: Any) -> dict[str, int]:
-    """Return the number of threads of each worker by its address; empty without workers."""
+    """Return the number of threads of each worker, by address; empty if there are no workers."""
     if client.status != "running":
         raise ClusterError(_LOST)
     try:
@@ -159,10 +159,10 @@ def worker_threads(client: Any) -> dict[str, int]:
 
 
 def wait_for_workers(client: Any) -> dict[str, int]:
-    """Return `worker_threads` as soon as there is a worker, or fail after some seconds."""
-    end = time.monotonic() + _NO_WORKERS_TIMEOUT
+    """Return `worker_threads` once there is a worker; raise `ClusterError` after ten seconds."""
+    deadline = time.monotonic() + _NO_WORKERS_TIMEOUT
     while not (threads := worker_threads(client)):
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise ClusterError(
                 "the cluster has no workers left; start some with `dask worker "
                 f"{client.scheduler.address}` and try again"
@@ -172,10 +172,10 @@ def wait_for_workers(client: Any) -> dict[str, int]:
 
 
 def gather(client: Any, futures: list[Any], advance: Callable[[Any], None] | None = None) -> Any:
-    """Return the results of futures; fail if the cluster stays without workers.
+    """Return the results of futures; raise `ClusterError` if the cluster stays without workers.
 
-    `advance` is called with each result as it arrives. If anything fails, the other futures are
-    cancelled.
+    If `advance` is given, it is called with each result as it arrives, and None is returned. If
+    anything fails, all futures are cancelled.
     """
     outcomes: SimpleQueue[Future[Any]] = SimpleQueue()
     with translate_errors():
@@ -202,7 +202,7 @@ def _gather_each(client: Any, futures: list[Any], advance: Callable[[Any], None]
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn what Dask raises into a `ClusterError` that says what to do."""
+    """Translate exceptions of Dask to a `ClusterError` that says what to do."""
     distributed = need("distributed", "dask")
     try:
         yield
@@ -213,8 +213,8 @@ def translate_errors() -> Iterator[None]:
         ) from error
     except distributed.KilledWorker as error:
         raise ClusterError(
-            f"several workers died while running the same task ({error}); they may have too "
-            "little memory"
+            f"several workers died while running the same task ({error}); check that they have "
+            "enough memory"
         ) from error
     except CancelledError as error:
         raise ClusterError(_LOST) from error
@@ -229,10 +229,10 @@ def current_client(client: Any) -> Any:
         return distributed.default_client()
     except ValueError as error:
         raise ClusterError(
-            "there is no Dask client; make one: with kdiffhash.engines.dask.connect(ADDRESS)"
+            "there is no Dask client; create one with kdiffhash.engines.dask.connect(ADDRESS)"
         ) from error
 
 
 def identity(value: T) -> T:
-    """Return the argument: a task that sends it, and that Dask can repeat if a worker is lost."""
+    """Return the argument; as a task, send a value that Dask can send again if a worker is lost."""
     return value

@@ -1,4 +1,4 @@
-"""Encoding on a cluster."""
+"""Encoding on the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...codes import n_bytes
 from ...hashers import BaseHasher
 from ...learn.rows import Array
 from ...shards.code_folder import shards_to_write, write_shard
-from .blocks import absolute_shards
 from .cluster import current_client, gather, identity
+from .remote_rows import absolute_shards
 
 
 def encode(
@@ -36,13 +36,13 @@ def encode(
     X : path, Shards or dask array of shape (n, n_features)
         A file or folder of shards (see `kdiffhash.shards.open_shards`) that all machines see under
         the same path, or a dask array.
-    out : path, optional
+    out : path, default=None
         For shards: the folder to write the codes to, one file per shard. Shards whose codes were
         written before, with the same model, are skipped.
-    client : distributed.Client, optional
-        By default the default client of this process.
+    client : distributed.Client, default=None
+        None uses the default client of this process.
     advance : callable, optional
-        Called with the number of rows each time a shard is encoded.
+        Progress callback, called with the number of rows of each shard once it is encoded.
 
     Returns
     -------
@@ -70,29 +70,29 @@ def encode(
     True
     """
     check_is_fitted(hasher)
-    worker = copy.copy(hasher)
-    worker.n_jobs = 1
+    single_threaded = copy.copy(hasher)
+    single_threaded.n_jobs = 1
     if hasattr(X, "map_blocks"):
         if out is not None:
             raise ValueError(
-                "out is only for shards: the codes of a dask array are returned as a dask array"
+                "out is accepted only for shards; omit it to get the codes of a dask array as one"
             )
         width = n_bytes(hasher.n_bits_)
-        sent = need("dask", "dask").delayed(worker, pure=False)
+        sent = need("dask", "dask").delayed(single_threaded, pure=False)
         return X.rechunk({1: -1}).map_blocks(
             _transform, hasher=sent, chunks=(X.chunks[0], (width,)), meta=np.empty((0, 0), np.uint8)
         )
     if out is None:
-        raise ValueError("out is missing: name the folder to write the codes to")
+        raise ValueError("out is missing; pass the folder to write the codes to")
     client = current_client(client)
-    todo = shards_to_write(hasher, absolute_shards(X), Path(out).absolute())
-    sent = client.submit(identity, worker, pure=False)
-    tasks = [client.submit(write_shard, sent, *one, pure=False) for one in todo]
+    missing = shards_to_write(hasher, absolute_shards(X), Path(out).absolute())
+    sent = client.submit(identity, single_threaded, pure=False)
+    tasks = [client.submit(write_shard, sent, *shard, pure=False) for shard in missing]
     gather(client, tasks, advance)
-    for _, target in todo:  # temporary files of workers that were killed
-        for unfinished in target.parent.glob(f".{target.name}.*.part"):
-            unfinished.unlink(missing_ok=True)
-    return len(todo)
+    for _, target in missing:  # delete temporary files of workers that were killed
+        for temporary in target.parent.glob(f".{target.name}.*.part"):
+            temporary.unlink(missing_ok=True)
+    return len(missing)
 
 
 def _transform(rows: Array, hasher: BaseHasher) -> Array:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from ...hashers import BaseHasher
-from .blocks import Blocks
 from .cluster import current_client
+from .remote_rows import RemoteRows
 
 Hasher = TypeVar("Hasher", bound=BaseHasher)
 
@@ -16,7 +16,7 @@ Hasher = TypeVar("Hasher", bound=BaseHasher)
 def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: Any = None) -> Hasher:
     """Fit a hasher to labelled descriptors on a cluster.
 
-    The pairs and samples are those that `hasher.fit` draws on a single machine, across shards, too,
+    The same pairs and samples are drawn, across all shards, as by `hasher.fit` on a single machine,
     so the fitted hasher is the same.
 
     Parameters
@@ -26,12 +26,12 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     X : path, Shards or dask array of shape (n, n_features)
         A file or folder of shards (see `kdiffhash.shards.open_shards`) that all machines see under
         the same path, or a dask array.
-    y : array or dask array of shape (n,), optional
-        Label of each row. By default the labels stored with the shards.
-    groups : array or dask array of shape (n,), optional
+    y : array or dask array of shape (n,), default=None
+        Label of each row. None uses the labels stored with the shards.
+    groups : array or dask array of shape (n,), default=None
         Draw pairs only between rows of different groups.
-    client : distributed.Client, optional
-        By default the default client of this process.
+    client : distributed.Client, default=None
+        None uses the default client of this process.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     >>> hasher.n_bits_
     8
     """
-    rows = Blocks.of(X, current_client(client))
+    rows = RemoteRows.of(X, current_client(client))
     return hasher.fit(rows, y, groups)
 
 
@@ -78,12 +78,12 @@ def fit_pairs(
         Row numbers, counted through all shards.
     similar : bool array of shape (n_pairs,)
         True for positive pairs, False for negative pairs.
-    y : array of shape (n,), optional
+    y : array of shape (n,), default=None
         Label of each row, as `hasher.fit_pairs` uses it.
-    groups : array of shape (n,), optional
+    groups : array of shape (n,), default=None
         Group of each row, as `hasher.fit_pairs` uses it.
-    client : distributed.Client, optional
-        By default the default client of this process.
+    client : distributed.Client, default=None
+        None uses the default client of this process.
 
     Returns
     -------
@@ -104,5 +104,5 @@ def fit_pairs(
     >>> hasher.n_bits_
     8
     """
-    rows = Blocks.of(X, current_client(client))
+    rows = RemoteRows.of(X, current_client(client))
     return hasher.fit_pairs(rows, pairs, similar, y, groups)

@@ -1,8 +1,9 @@
-"""Partitions of an index in the memory of workers, loaded again when workers come or go.
+"""Partitions of an index in the memory of workers, reloaded when workers leave or join.
 
-Each partition is pinned to one thread of one worker. Dask would run a pinned task again only on the
-same worker, and wait for it for ever, so the client keeps track of the workers itself: it moves the
-partitions of a lost worker to those that are left, and some partitions to workers that have joined.
+Each partition is pinned to one thread of one worker. Dask would repeat a pinned task only on the
+same worker, and wait forever if that worker is lost. So the client keeps track of the workers
+itself: it moves the partitions of a lost worker to the remaining ones, and some partitions to
+workers that join.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from .cluster import (
     worker_threads,
 )
 
-PER_THREAD = 4  # partitions per thread at the start, so that workers that join can take some over
-_MAX_LOSSES = 20  # times that tasks of one search may be lost with their workers
-_SMALL = 2**16  # bytes of an argument that is sent along with each task
+PER_THREAD = 4  # initial partitions per thread, so that workers that join can take some over
+_MAX_LOSSES = 20  # number of tasks of one call that may be lost with their workers
+_SMALL = 2**16  # bytes up to which an argument is sent with every task
 
 Slot = tuple[str, int]  # address of a worker, number of a thread
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Codes in the memory of a worker, and a digest of them."""
+    """Codes in the memory of a worker, and their digest."""
 
     index: HammingIndex
     digest: bytes
 
     @classmethod
     def of(cls, index: HammingIndex) -> Partition:
-        """Return the partition that consists of an index."""
+        """Return an index as a partition."""
         digest = hashlib.blake2b(digest_size=16)
         for segment in index._segments:
             digest.update(repr((segment.n_rows, segment.first_id)).encode())
@@ -60,10 +61,10 @@ class Partition:
 
 @dataclass(eq=False)
 class _Call:
-    """A function that is being called on all partitions."""
+    """The state of a function call on all partitions."""
 
     submit: Callable[..., Any]
-    waiting: set[int]  # partitions for which no task has been submitted
+    waiting: set[int]  # partitions that still need a task
     running: dict[Any, tuple[str, list[int]]] = field(default_factory=dict)
     outcomes: SimpleQueue[tuple[Any, Future[Any]]] = field(default_factory=SimpleQueue)
     results: list[Any] = field(default_factory=list)
@@ -77,10 +78,10 @@ class Partitions:
     ----------
     client : distributed.Client
     loaders : list of callable
-        One per partition: ``loader(workers=[address])`` submits a task that returns a `Partition`,
-        under a key that was not used before, since Dask keeps the workers of a known key.
+        One per partition: ``loader(workers=[address])`` submits a task that returns a `Partition`.
+        Each task needs a new key, because Dask remembers the workers of a known key.
     source : object
-        Names the codes in error messages.
+        Name of the codes in error messages.
     """
 
     def __init__(self, client: Any, loaders: list[Callable[..., Any]], source: Any) -> None:
@@ -140,22 +141,22 @@ class Partitions:
         call.waiting.clear()
 
     def _collect(self, call: _Call) -> None:
-        """Take one result, or find out which tasks were lost with their workers."""
+        """Collect one result, or find the tasks that were lost with their workers."""
         try:
             task, outcome = call.outcomes.get(timeout=POLL)
         except Empty:
             threads = worker_threads(self._client)
             for task, (address, _) in list(call.running.items()):
                 if address not in threads:
-                    self._lose(call, task)
+                    self._handle_loss(call, task)
             return
         if task not in call.running:
             return  # its worker was lost
         try:
             digests, result = outcome.result()
         except (CancelledError, need("distributed", "dask").KilledWorker):
-            worker_threads(self._client)  # fails if the scheduler is lost
-            self._lose(call, task)
+            worker_threads(self._client)  # raises if the scheduler is lost
+            self._handle_loss(call, task)
             return
         for number, digest in zip(call.running.pop(task)[1], digests, strict=True):
             if self._digests[number] not in (None, digest):
@@ -166,14 +167,14 @@ class Partitions:
             self._digests[number] = digest
         call.results.append(result)
 
-    def _lose(self, call: _Call, task: Any) -> None:
-        """Have the partitions of a task loaded again, and the task repeated."""
+    def _handle_loss(self, call: _Call, task: Any) -> None:
+        """Mark the partitions of a lost task as waiting, so that they are reloaded."""
         address, group = call.running.pop(task)
         call.n_losses += 1
         if call.n_losses > _MAX_LOSSES:
             raise ClusterError(
                 f"tasks were lost with their workers {call.n_losses} times, the last on {address}; "
-                "the workers may have too little memory"
+                "check that the workers have enough memory"
             )
         with self._lock:
             lost = [task]
@@ -186,7 +187,7 @@ class Partitions:
         call.waiting |= set(group)
 
     def _place(self, threads: dict[str, int]) -> None:
-        """Give every partition a thread, evenly, and start to load those that are not there."""
+        """Distribute partitions evenly over threads, and start loading those that are missing."""
         slots = [(address, i) for address, n in sorted(threads.items()) for i in range(n)]
         load = Counter(slot for slot in self._slots if slot in set(slots))
         held: dict[Slot, list[int]] = {slot: [] for slot in slots}
@@ -225,12 +226,12 @@ def _put(outcomes: SimpleQueue[Any], task: Any, outcome: Future[Any]) -> None:
 def _apply(
     function: Callable[..., Any], partitions: list[Partition], *arguments: Any
 ) -> tuple[list[bytes], Any]:
-    """Call a function on the indexes of partitions; return their digests, too."""
+    """Return the digests of partitions, and the result of a function on their indexes."""
     indexes = [partition.index for partition in partitions]
     return [partition.digest for partition in partitions], function(indexes, *arguments)
 
 
-with suppress(ImportError):  # lets the scheduler know how much memory a partition takes
+with suppress(ImportError):  # tells the scheduler how much memory a partition takes
     from dask.sizeof import sizeof
 
     @sizeof.register(Partition)  # type: ignore[no-untyped-call]

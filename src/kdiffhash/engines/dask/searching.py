@@ -19,40 +19,40 @@ from ...search.scan import merge_found
 from ...search.segment import to_codes, words_by_id
 from ...shards import Shard, is_shards
 from ...shards.code_folder import read_record
-from .blocks import Blocks
 from .cluster import ClusterError, current_client, translate_errors, wait_for_workers
 from .partitions import PER_THREAD, Partition, Partitions
+from .remote_rows import RemoteRows
 
 if TYPE_CHECKING:
     from ...search.checks import Model
 
-_CHUNK = 2**20  # codes that are added to an index at a time
-_QUERIES = 2**14  # queries that are sent at a time
+_CHUNK = 2**20  # codes added to an index at a time
+_QUERIES = 2**14  # queries per call
 _INSTEAD = "change the index file or the codes it was created from, and create it again"
 
 
 class ClusterIndex:
     """Codes in the memory of the workers of a cluster, searched exactly.
 
-    A `CodeStore` that cannot be changed. Its results are those of a `HammingIndex` with the same
-    codes, including the order of ties. If workers are lost, their codes are loaded again on the
-    workers that are left; workers that join later take over a share at the next call. A cluster
-    that stays without workers for ten seconds is reported as a `ClusterError`.
+    A `CodeStore` that cannot be changed. It returns the same results as a `HammingIndex` with the
+    same codes, ties included. If workers are lost, the remaining ones reload their codes; workers
+    that join later take over some codes at the next call. If the cluster has no workers for ten
+    seconds, a `ClusterError` is raised.
 
     Parameters
     ----------
     source : path, Shards or dask array of shape (n, n_bytes)
         An index file; or codes in a file, in a folder of files, or in a dask array, which are
         numbered from 0. Files must be visible to all machines under the same path, and must not
-        change while the `ClusterIndex` is used: a change is noticed when codes are loaded again.
-    n_bits : int, optional
-        Length of the codes. By default the length recorded in the folder or index file, or else
-        eight times the number of bytes.
-    model : BaseHasher or str, optional
-        The model that makes the codes and the queries, or its fingerprint. An index file or a
-        folder whose codes are known to come from another model is refused.
-    client : distributed.Client, optional
-        By default the default client of this process.
+        change while the `ClusterIndex` is in use; a change is detected when codes are reloaded.
+    n_bits : int, default=None
+        Length of the codes. None takes the length recorded in the folder or index file, or else 8
+        bits per byte.
+    model : BaseHasher or str, default=None
+        The model that produces the codes and the queries, or its fingerprint. An index file or
+        folder with codes of another model is refused.
+    client : distributed.Client, default=None
+        None uses the default client of this process.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class ClusterIndex:
     def _index_loaders(
         self, path: Path, n: int, n_bits: int | None, model: Model | None
     ) -> list[Any]:
-        """Return functions that submit tasks to load shares of an index file."""
+        """Return functions that submit tasks to load partitions from an index file."""
         with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
             self.n_bits, self.model, state = index.n_bits, index.model, index._state
         submit = partial(self._client.submit, _load_from_index, path, pure=False)
@@ -98,9 +98,9 @@ class ClusterIndex:
     def _code_loaders(
         self, source: Any, n: int, n_bits: int | None, model: Model | None
     ) -> list[Any]:
-        """Return functions that submit tasks to load rows from shards or a dask array."""
+        """Return functions that submit tasks to load partitions from shards or a dask array."""
         with translate_errors():
-            codes = Blocks.of(source, self._client)
+            codes = RemoteRows.of(source, self._client)
         record = read_record(Path(source)) if isinstance(source, str | Path) else {}
         if n_bits is None:
             n_bits = record.get("bits", 8 * codes.width)
@@ -109,20 +109,20 @@ class ClusterIndex:
         self.model = stored or checks.fingerprint_of(model, self.n_bits)
         if codes.dtype != np.uint8 or n_bytes(self.n_bits) != codes.width:
             raise ValueError(
-                f"codes of {self.n_bits} bits are uint8 rows of {n_bytes(self.n_bits)} bytes, "
-                f"but these are {codes.dtype} rows of {codes.width}"
+                f"codes of {self.n_bits} bits must be uint8 rows of {n_bytes(self.n_bits)} bytes, "
+                f"got {codes.dtype} rows of {codes.width} values"
             )
         edges = [len(codes) * i // n for i in range(n + 1)]
         return [partial(self._load, codes.slices(a, b), a) for a, b in pairwise(edges)]
 
     def _load(self, slices: list[tuple[Any, int, int]], first_id: int, workers: list[str]) -> Any:
-        """Submit a task that loads slices of blocks; only that task is pinned to the workers."""
-        blocks = [
-            (block if isinstance(block, Shard) else self._client.compute(block), start, stop)
-            for block, start, stop in slices
+        """Submit a task that loads slices of sources; only that task is pinned to the workers."""
+        loaded = [
+            (source if isinstance(source, Shard) else self._client.compute(source), start, stop)
+            for source, start, stop in slices
         ]
         return self._client.submit(
-            _load_from_blocks, blocks, first_id, self.n_bits, pure=False, workers=workers
+            _load_from_slices, loaded, first_id, self.n_bits, pure=False, workers=workers
         )
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class ClusterIndex:
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
-        ids : int array of shape (n,), optional
+        ids : int array of shape (n,), default=None
         """
         raise NotSupportedError(f"codes cannot be added to a ClusterIndex; {_INSTEAD}")
 
@@ -166,7 +166,7 @@ class ClusterIndex:
         raise NotSupportedError(f"codes cannot be removed from a ClusterIndex; {_INSTEAD}")
 
     def get(self, ids: ArrayLike) -> Codes:
-        """Return codes by their ids.
+        """Return codes by id.
 
         Parameters
         ----------
@@ -192,45 +192,47 @@ class ClusterIndex:
     def search(
         self, queries: ArrayLike, k: int = 10
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Find the k nearest codes of each query.
+        """Return the k nearest codes of each query.
 
         Parameters
         ----------
         queries : uint8 array of shape (n_queries, n_bytes) or (n_bytes,)
-        k : int, default 10
+            Several codes, or a single one.
+        k : int, default=10
+            Number of neighbours.
 
         Returns
         -------
         distances : int32 array of shape (n_queries, min(k, n))
         ids : int64 array of shape (n_queries, min(k, n))
-            Nearest first; of equal distances the lower id first. A single query of shape
-            (n_bytes,) has results of one dimension.
+            Nearest first; at equal distance the lower id comes first. For a single query of shape
+            (n_bytes,), both arrays have one dimension.
 
         Raises
         ------
         ClusterError
             If the scheduler or all workers are lost, or the codes on disk have changed.
         """
-        codes, alone = checks.check_queries(queries, self.n_bits)
+        codes, single = checks.check_queries(queries, self.n_bits)
         k = checks.check_k(k)
         m = min(k, self._n)
         found = [(np.empty((0, m), np.int32), np.empty((0, m), np.int64))]
         for i in range(0, len(codes), _QUERIES):
-            some = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
-            found.append(merge_found(some, k))
+            results = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
+            found.append(merge_found(results, k))
         distances, ids = (np.concatenate(column) for column in zip(*found))
-        return (distances[0], ids[0]) if alone else (distances, ids)
+        return (distances[0], ids[0]) if single else (distances, ids)
 
     def search_radius(
         self, queries: ArrayLike, radius: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Find all codes within a radius of each query.
+        """Return all codes within a radius of each query (range search).
 
         Parameters
         ----------
         queries : uint8 array of shape (n_queries, n_bytes) or (n_bytes,)
         radius : int
-            Greatest Hamming distance.
+            Codes up to and including this distance are returned.
 
         Returns
         -------
@@ -238,7 +240,7 @@ class ClusterIndex:
             The results of query i are at ``lims[i]:lims[i + 1]``, as in FAISS.
         distances : int32 array of shape (lims[-1],)
         ids : int64 array of shape (lims[-1],)
-            By distance and id within each query.
+            Ordered by distance and id within each query.
 
         Raises
         ------
@@ -249,10 +251,10 @@ class ClusterIndex:
         radius = checks.check_radius(radius, self.n_bits)
         found = [(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))]
         for i in range(0, len(codes), _QUERIES):
-            some = codes[i : i + _QUERIES]
-            for results in self._partitions.call(_in_radius, some, radius):
+            batch = codes[i : i + _QUERIES]
+            for results in self._partitions.call(_in_radius, batch, radius):
                 for lims, distances, ids in results:
-                    query_index = np.repeat(i + np.arange(len(some)), np.diff(lims))
+                    query_index = np.repeat(i + np.arange(len(batch)), np.diff(lims))
                     found.append((query_index, distances, ids))
         query_index, distances, ids = (np.concatenate(column) for column in zip(*found))
         return checks.sort_by_query(query_index, distances, ids, len(codes))
@@ -268,11 +270,11 @@ class ClusterIndex:
         self.close()
 
 
-# What runs on the workers.
+# Functions that run on the workers.
 
 
 def _load_from_index(path: Path, number: int, of: int, state: Any) -> Partition:
-    """Load one of `of` shares of an index file."""
+    """Load partition `number` of `of` from an index file."""
     with HammingIndex.open(path) as index:
         if index._state != state:
             raise ClusterError(
@@ -281,16 +283,16 @@ def _load_from_index(path: Path, number: int, of: int, state: Any) -> Partition:
         return Partition.of(index._chunk(number, of))
 
 
-def _load_from_blocks(blocks: list[tuple[Any, int, int]], first_id: int, n_bits: int) -> Partition:
-    """Load slices of blocks: block, start, stop."""
+def _load_from_slices(slices: list[tuple[Any, int, int]], first_id: int, n_bits: int) -> Partition:
+    """Load a partition from slices of sources: source, start, stop."""
     index = HammingIndex(n_bits=n_bits)
-    for block, start, stop in blocks:
-        done = 0  # rows of the block
-        for codes in block.blocks(_CHUNK) if isinstance(block, Shard) else [np.asarray(block)]:
-            some = codes[max(start - done, 0) : max(stop - done, 0)]
-            index.add(some, np.arange(first_id, first_id + len(some)))
-            first_id, done = first_id + len(some), done + len(codes)
-            if done >= stop:
+    for source, start, stop in slices:
+        n_read = 0  # rows of the source
+        for codes in source.chunks(_CHUNK) if isinstance(source, Shard) else [np.asarray(source)]:
+            chosen = codes[max(start - n_read, 0) : max(stop - n_read, 0)]
+            index.add(chosen, np.arange(first_id, first_id + len(chosen)))
+            first_id, n_read = first_id + len(chosen), n_read + len(codes)
+            if n_read >= stop:
                 break
     return Partition.of(index)
 
@@ -312,7 +314,7 @@ def _in_radius(indexes: list[HammingIndex], queries: Array, radius: int) -> list
 
 
 def _codes(indexes: list[HammingIndex], ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Codes]:
-    """Return which of some ids are stored in the indexes, and their codes."""
+    """Return which of the ids are stored in the indexes, and their codes."""
     segments = [segment for index in indexes for segment in index._segments]
     words, here = words_by_id(segments, indexes[0].n_bits, ids)
     return here, to_codes(words[here], indexes[0].n_bits)

@@ -4,10 +4,10 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const byId = (id) => document.getElementById(id);
 const RATES = ["FNR at 1 %", "FNR at 0.1 %", "FNR at 0.01 %", "FPR95"];
 const middle = data.lengths.includes(128) ? 128 : data.lengths[data.lengths.length - 1];
-const liked = ["sift", "rootsift", "dif", "kdif", "kernel-lda", "refined"].filter((name) => name in data.methods);
+const preferred = ["sift", "rootsift", "dif-paper", "kdif-paper", "kdif", "refined"].filter((name) => name in data.methods);
 const state = {
   case: 0, bits: new Set([middle]), rate: 1, at: null, query: 0,
-  methods: new Set(liked.length > 1 ? liked : Object.keys(data.methods)),
+  methods: new Set(preferred.length > 1 ? preferred : Object.keys(data.methods)),
 };
 
 function make(tag, attributes = {}, ...children) {
@@ -19,7 +19,7 @@ function make(tag, attributes = {}, ...children) {
 }
 const colour = (name) => data.methods[name][dark.matches ? "dark" : "light"];
 const percent = (value) => (100 * value).toFixed(1);
-const label = (curve) => data.methods[curve.method].title + (curve.learned ? `, ${curve.bits} bits` : "");
+const label = (curve) => data.methods[curve.method].title + (curve.isCode ? `, ${curve.bits} bits` : "");
 
 function chip(group, text, checked, type, change, name) {
   const input = make("input", { type, name: group.id, value: text });
@@ -63,19 +63,19 @@ function frame(svg, x, y, height) {
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 function chosen(list) {
-  return list.filter((one) => state.methods.has(one.method) && (!one.learned || state.bits.has(one.bits)));
+  return list.filter((one) => state.methods.has(one.method) && (!one.isCode || state.bits.has(one.bits)));
 }
 
 let roc = null;
 function drawRoc() {
   const svg = byId("roc-plot"), log = (v) => Math.log10(v);
   const ticks = [1e-4, 1e-3, 1e-2, 1e-1, 1].map((at) => ({ at, text: `${+(100 * at).toFixed(4)} %` }));
-  roc = frame(svg, { scale: log, low: 1e-4, high: 1, ticks, title: "false-positive rate" },
-    { low: 0, high: 1, ticks: [0, .2, .4, .6, .8, 1].map((at) => ({ at, text: `${Math.round(100 * at)}` })), title: "found, %" }, 400);
+  roc = frame(svg, { scale: log, low: 1e-4, high: 1, ticks, title: "false positive rate" },
+    { low: 0, high: 1, ticks: [0, .2, .4, .6, .8, 1].map((at) => ({ at, text: `${Math.round(100 * at)}` })), title: "true positive rate, %" }, 400);
   roc.curves = chosen(data.cases[state.case].curves);
   for (const curve of roc.curves) {
     const points = data.fpr.map((f, i) => [f, curve.tpr[i]]).filter(([f]) => f >= 1e-4);
-    const width = curve.learned ? 1.2 + 1.6 * data.lengths.indexOf(curve.bits) / data.lengths.length : 2;
+    const width = curve.isCode ? 1.2 + 1.6 * data.lengths.indexOf(curve.bits) / data.lengths.length : 2;
     svg.append(make("path", { d: path(points.map(([f, t]) => [roc.sx(f), roc.sy(t)])), fill: "none", class: "curve",
       stroke: colour(curve.method), "stroke-width": width, "stroke-dasharray": data.methods[curve.method].dash }));
   }
@@ -122,7 +122,7 @@ function listenRoc() {
 function drawSize() {
   const svg = byId("size-plot");
   const shown = data.cases[state.case].sizes.filter((one) => state.methods.has(one.method));
-  const all = [...data.lengths, ...shown.filter((one) => !one.learned).map((one) => one.bits)];
+  const all = [...data.lengths, ...shown.filter((one) => !one.isCode).map((one) => one.bits)];
   const ticks = [...new Set(all)].sort((a, b) => a - b).map((at) => ({ at, text: String(at) }));
   const top = Math.max(.05, ...shown.map((one) => one.high[state.rate]));
   const step = [.01, .02, .05, .1, .2].find((s) => top / s <= 6) ?? .2, levels = [];
@@ -134,7 +134,7 @@ function drawSize() {
     if (!mine.length) continue;
     const points = mine.map((one) => [plot.sx(one.bits), plot.sy(one.rates[state.rate])]);
     const stroke = colour(name);
-    const level = mine[0].learned ? points : [[plot.left, points[0][1]], [plot.right, points[0][1]]];
+    const level = mine[0].isCode ? points : [[plot.left, points[0][1]], [plot.right, points[0][1]]];
     svg.append(make("path", { d: path(level), fill: "none", class: "curve", stroke, "stroke-width": 2, "stroke-dasharray": data.methods[name].dash }));
     mine.forEach((one, i) => {
       const [x, y] = points[i];
@@ -162,13 +162,13 @@ function gallery() {
 }
 function drawFound() {
   const rows = Object.entries(data.gallery.queries[state.query].matches).map(([title, matches]) => {
-    const right = matches.filter((match) => match.right).length;
-    const row = make("div", { class: "found" }, make("h3", {}, `${title}: ${right} of ${matches.length}`));
+    const correct = matches.filter((match) => match.correct).length;
+    const row = make("div", { class: "found" }, make("h3", {}, `${title}: ${correct} of ${matches.length} correct`));
     for (const match of matches) {
       const distance = match.distance < 10 ? match.distance.toFixed(2) : Math.round(match.distance);
-      row.append(make("figure", { class: `match ${match.right ? "right" : "wrong"}` },
-        make("img", { src: data.gallery.images[match.row], alt: match.right ? "right match" : "wrong match" }),
-        make("figcaption", {}, `${match.right ? "✓" : "✗"} ${distance}`)));
+      row.append(make("figure", { class: `match ${match.correct ? "correct" : "wrong"}` },
+        make("img", { src: data.gallery.images[match.row], alt: match.correct ? "correct match" : "wrong match" }),
+        make("figcaption", {}, `${match.correct ? "✓" : "✗"} ${distance}`)));
     }
     return row;
   });

@@ -1,4 +1,4 @@
-"""Rows that the workers of a cluster read."""
+"""Rows in files or dask arrays that the workers of a cluster read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .cluster import gather
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(RowSource):
-    """Rows in blocks that workers read: files, or chunks of a dask array."""
+class RemoteRows(RowSource):
+    """The rows of shards, or of the chunks of a dask array, which workers read."""
 
-    blocks: list[Any]
-    sizes: list[int]
+    sources: list[Any]  # shards, or delayed chunks of a dask array
+    sizes: list[int]  # number of rows of each source
     width: int
     dtype: np.dtype[Any]
     client: Any
     shards: Shards | None = None
 
     @classmethod
-    def of(cls, X: Any, client: Any) -> Blocks:
-        """Return the blocks of a path, of shards, or of a dask array."""
+    def of(cls, X: Any, client: Any) -> RemoteRows:
+        """Return the rows of a path, of shards, or of a dask array."""
         if not hasattr(X, "to_delayed"):
             X = absolute_shards(X)
             files = list(X.files)
@@ -40,7 +40,7 @@ class Blocks(RowSource):
 
     @cached_property
     def starts(self) -> Numbers:
-        """Number of the first row of each block, followed by the number of rows."""
+        """Number of the first row of each source, followed by the number of rows."""
         return np.cumsum([0, *self.sizes])
 
     @property
@@ -56,19 +56,19 @@ class Blocks(RowSource):
         """Return the rows with these increasing numbers, read by the workers."""
         delayed = need("dask", "dask").delayed(take_rows, pure=False)
         edges = np.searchsorted(numbers, self.starts)
-        wanted = [
-            delayed(block, numbers[edges[i] : edges[i + 1]] - start, start)
-            for i, (block, start) in enumerate(zip(self.blocks, self.starts.tolist()))
+        tasks = [
+            delayed(source, numbers[edges[i] : edges[i + 1]] - start, start)
+            for i, (source, start) in enumerate(zip(self.sources, self.starts.tolist()))
             if edges[i] < edges[i + 1]
         ]
-        found = gather(self.client, self.client.compute(wanted))
-        return np.concatenate([np.empty((0, self.width), self.dtype), *found])
+        rows = gather(self.client, self.client.compute(tasks))
+        return np.concatenate([np.empty((0, self.width), self.dtype), *rows])
 
     def slices(self, first: int, last: int) -> list[tuple[Any, int, int]]:
-        """Return rows first..last - 1 as slices of blocks: block, start, stop."""
+        """Return rows `first` to `last - 1` as slices of sources: source, start, stop."""
         return [
-            (block, max(first - start, 0), min(last - start, size))
-            for block, start, size in zip(self.blocks, self.starts.tolist(), self.sizes)
+            (source, max(first - start, 0), min(last - start, size))
+            for source, start, size in zip(self.sources, self.starts.tolist(), self.sizes)
             if first < start + size and start < last
         ]
 
@@ -85,8 +85,8 @@ def absolute_shards(X: Any) -> Shards:
     return Shards(tuple(replace(file, path=file.path.absolute()) for file in X.files))
 
 
-def take_rows(block: Any, numbers: Numbers, start: int) -> Array:
-    """Return rows of a block whose first row is row `start` of all rows."""
-    if isinstance(block, Shard):
-        return check_finite(block.take(numbers), numbers, str(block.path))
-    return check_finite(np.asarray(block)[numbers], start + numbers, "X")
+def take_rows(source: Any, numbers: Numbers, start: int) -> Array:
+    """Return rows of a source by number; its first row is row `start` of all rows."""
+    if isinstance(source, Shard):
+        return check_finite(source.take(numbers), numbers, str(source.path))
+    return check_finite(np.asarray(source)[numbers], start + numbers, "X")
