@@ -21,8 +21,8 @@ from support.markdown import rates, table
 import kdiffhash
 from kdiffhash import draw_pairs, roc
 from kdiffhash.datasets import load_scene
-from kdiffhash.learn.preprocess import preprocess_rows
-from kdiffhash.study.baselines import RandomHyperplaneHash
+from kdiffhash.evaluate.pair_distances import euclidean
+from kdiffhash.study.baselines import MahalanobisMetric, RandomHyperplaneHash
 
 TRAIN, TESTS = "herz-jesus-p25", ("boruszyn", "castle-p30")
 TITLES = {"boruszyn": "boruszyn (rural)", "castle-p30": "castle-p30 (architecture)"}
@@ -65,6 +65,8 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
     "random hyperplanes, RootSIFT": lambda m, s: RandomHyperplaneHash(m, random_state=s, **ROOT),
     "ITQ, RootSIFT": lambda m, s: kdiffhash.ITQHash(m, random_state=s, **ROOT),
 }
+LEARNED_FLOAT = "learned float (Mahalanobis), same pairs, RootSIFT"
+FLOATS = ("SIFT, Euclidean", "RootSIFT, Euclidean", LEARNED_FLOAT)
 DIMENSION_BOUND = ("DIF", "LDA-hash", "ITQ")  # at most one bit per feature
 
 
@@ -78,7 +80,7 @@ def table_cells(result: dict[str, Any], test: str) -> dict[str, dict[int, str]]:
     cells: dict[str, dict[int, str]] = {}
     for row in rows:
         text = rates(row)
-        if row["fnr_at_1e-3"] == best[row["n_bits"]] and row["n_bits"] < 1024:
+        if row["fnr_at_1e-3"] == best[row["n_bits"]] and row["method"] not in FLOATS:
             text = f"**{text}**"
         cells.setdefault(row["method"], {})[row["n_bits"]] = text
     return cells
@@ -90,8 +92,9 @@ def full_table(result: dict[str, Any]) -> str:
     for test, title in TITLES.items():
         rows = []
         for method, cells in table_cells(result, test).items():
-            if 1024 in cells:
-                rows.append([f"{method} (1024 bits)", *[""] * 4, cells[1024]])
+            if method in FLOATS:
+                (size,) = cells
+                rows.append([f"{method} ({size} bits)", *[""] * 4, cells[size]])
             else:
                 rows.append([method, *[cells.get(n, "-") for n in BITS]])
         header = [f"tested on {title}", *[f"{n} bits" for n in BITS]]
@@ -104,6 +107,7 @@ def short_table(result: dict[str, Any]) -> str:
     shown = {
         "SIFT, Euclidean": 1024,
         "RootSIFT, Euclidean": 1024,
+        LEARNED_FLOAT: 4096,
         "random hyperplanes, RootSIFT": 256,
         "ITQ, RootSIFT": 128,
         "boosted SSH, projection, RootSIFT": 256,
@@ -133,6 +137,8 @@ def main() -> None:
     rows = []
     if not options.methods:
         rows = [row for name, test in tests.items() for row in euclidean_rows(name, test)]
+    if options.methods in LEARNED_FLOAT:
+        rows += learned_float_rows(train, tests, options.seeds)
     for method, make in METHODS.items():
         if options.methods and options.methods not in method:
             continue
@@ -156,7 +162,7 @@ def main() -> None:
             print(rows[-1], file=sys.stderr)
     if options.methods:
         rows += stored_rows("accuracy", lambda row: options.methods not in row["method"])
-        order = ["SIFT, Euclidean", "RootSIFT, Euclidean", *METHODS]
+        order = [*FLOATS, *METHODS]
         rows.sort(key=lambda row: order.index(row["method"]))
     report("accuracy", {"seeds": options.seeds, "rows": rows}, options)
 
@@ -164,15 +170,26 @@ def main() -> None:
 def euclidean_rows(name: str, test: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the error rates of the Euclidean distances of SIFT and RootSIFT."""
     rows = []
-    for method, preprocess in (("SIFT, Euclidean", None), ("RootSIFT, Euclidean", "hellinger")):
-        floats = preprocess_rows(test["rows"], preprocess)
-        batches = np.array_split(test["pairs"], 20)
-        distances = np.concatenate(
-            [np.linalg.norm(floats[batch[:, 0]] - floats[batch[:, 1]], axis=1) for batch in batches]
-        )
-        curve = roc(distances, test["similar"])
+    for method, preprocess in zip(FLOATS, (None, "hellinger")):
+        curve = roc(euclidean(test["rows"], test["pairs"], preprocess), test["similar"])
         rows.append(row(method, name, 1024, curve.fnr_at(1e-3), curve.fpr95, 0.0))
     return rows
+
+
+def learned_float_rows(train: Any, tests: dict[str, Any], n_seeds: int) -> list[dict[str, Any]]:
+    """Return the error rates of a metric learned from the same pairs, before any binarisation."""
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in tests}
+    for seed in range(n_seeds):
+        pairs, similar = draw_pairs(train.points, random_state=seed)
+        metric = MahalanobisMetric(**ROOT).fit_pairs(train.descriptors, pairs, similar)
+        for name, test in tests.items():
+            distances = euclidean(metric.transform(test["rows"]), test["pairs"], None)
+            curve = roc(distances, test["similar"])
+            rates[name].append((curve.fnr_at(1e-3), curve.fpr95))
+    return [
+        row(LEARNED_FLOAT, name, 4096, *np.mean(each, axis=0), float(np.std(each, axis=0)[0]))
+        for name, each in rates.items()
+    ]
 
 
 def row(method: str, test: str, n_bits: int, fnr: float, fpr95: float, std: float) -> dict:

@@ -30,7 +30,7 @@ from support.markdown import machine_note, table
 
 from kdiffhash import HammingIndex, KernelLDAHash, draw_pairs
 from kdiffhash.engines.dask import ClusterIndex, connect, encode, fit_pairs
-from kdiffhash.search.scan import merge_found
+from kdiffhash.search.scan import merge_results
 from kdiffhash.shards import Shards, open_shards
 from kdiffhash.shards.code_folder import shards_to_write, write_shard
 
@@ -200,8 +200,8 @@ def measure_communication(client: Any, results: Any) -> dict[str, float]:
     array = client.submit(np.zeros, size, np.uint8, pure=False)
     client.submit(len, array).result()
     bandwidth = size / timed(array.result)
-    merge_found([results, results], K)
-    merge = statistics.median(timed(merge_found, [results, results], K) for _ in range(5))
+    merge_results([results, results], K)
+    merge = statistics.median(timed(merge_results, [results, results], K) for _ in range(5))
     return {
         "answer": answer,
         "task": task,

@@ -27,7 +27,7 @@ import kdiffhash
 from kdiffhash import KernelLDAHash, draw_pairs
 from kdiffhash._util.threads import one_blas_thread
 from kdiffhash.learn.preprocess import preprocess_rows
-from kdiffhash.learn.refinement import Hash, Refinement, _Descent
+from kdiffhash.learn.refinement import Hash, Refinement, _Optimizer
 
 BURST, PAUSE = 5, 0.1
 SETTINGS: dict[str, Any] = {"preprocess": "hellinger", "random_state": 0}
@@ -68,14 +68,14 @@ def step_cost(repeats: int) -> dict[str, float]:
     start = Hash(hasher._feature_map(), hasher.directions_, hasher.thresholds_)
     rng = np.random.default_rng(0)
     with one_blas_thread():
-        descent = _Descent(start, rows, settings, rng, None)
+        optimizer = _Optimizer(start, rows, settings, rng, None)
     positives = pairs[similar]
     number = iter(range(STEPS))
 
     def step() -> None:
         with one_blas_thread():
             chosen = rng.choice(len(positives), settings.batch_size, replace=False)
-            descent.step(positives[chosen].T.ravel(), labels, next(number))
+            optimizer.step(positives[chosen].T.ravel(), labels, next(number))
 
     products = matrix_products(start, rows, settings)
     times: dict[str, list[float]] = {"step": [], "products": []}

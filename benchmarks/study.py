@@ -1,92 +1,44 @@
-"""The full study on shared scenes, for docs/study.md: its numbers, and figures without patches.
+"""The study on two other scenes, for docs/study-results.md.
 
-Then a smaller one, of kDIF alone, with scenes on both sides: how well it carries over.
+The supervised methods, trained on herz-jesus-p25 (architecture), tested on boruszyn (rural, a
+development scene) and castle-p30 (architecture). Five seeds. `--out` keeps finished steps, so that
+an interrupted run resumes.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from support.harness import arguments, report
-from support.markdown import rates, table
+from support.study_tables import copy_figures, kept, rate_tables, settings_table, verdicts
 
 from kdiffhash.study import run_study
+from kdiffhash.study.methods import METHODS
 
-FIGURES = Path(__file__).parent.parent / "docs" / "study"
-KEPT = ("train", "test", "method", "title", "n_bits", "fnr_at_1e-3", "fpr95")
+# Methods that no claim needs; benchmarks/untouched.py measures all methods.
+LEFT_OUT = ("sdh", "ksh", "random", "itq", "pca", "spectral", "sklsh", "klsh", "pq")
 
 
-def run(out: Path, **options: list[str]) -> dict:
-    run_study(out, **options)
-    found = json.loads((out / "results.json").read_text())
+def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
-        "rows": [{key: row[key] for key in KEPT} for row in found["rows"]],
-        "claims": found["claims"],
+        "study": verdicts(result),
+        "study-rates": "\n\n".join(rate_tables(result, "")),
+        "study-settings": settings_table(result),
     }
-
-
-def study_tables(found: dict[str, Any]) -> str:
-    claims = [[claim["claim"], claim["verdict"], claim["found"]] for claim in found["claims"]]
-    parts = [table(["claim", "verdict", "what was found"], claims)]
-    for test in dict.fromkeys(row["test"] for row in found["rows"]):
-        rows: dict[str, dict[int, str]] = {}
-        for row in found["rows"]:
-            if row["test"] == test:
-                cell = rates(row)
-                rows.setdefault(row["title"], {})[row["n_bits"]] = cell
-        lengths = [32, 64, 128, 256, 512, 1024]
-        header = [f"tested on {test}", *[f"{n} bits" for n in lengths]]
-        parts.append(
-            table(header, [[t, *[c.get(n, "") for n in lengths]] for t, c in rows.items()])
-        )
-        case = f"herz-jesus-p25-to-{test}"
-        parts.append(f"![ROC curves on {test}](study/roc-{case}.svg)")
-        parts.append(f"![Error against size on {test}](study/size-{case}.svg)")
-    parts.append("![Rates against alpha](study/alpha.svg)")
-    return "\n\n".join(parts)
-
-
-def across_tables(found: dict[str, Any]) -> str:
-    rates = {
-        (row["train"], row["test"], row["method"]): f"{100 * row['fnr_at_1e-3']:.1f}"
-        for row in found["rows"]
-        if row["n_bits"] in (512, 1024)
-    }
-    scenes = list(dict.fromkeys(train for train, _, _ in rates))
-    rows = [[f"kDIF, learned on {a}", *[rates[a, b, "kdif"] for b in scenes]] for a in scenes]
-    rows.append(["SIFT", *[rates[scenes[0], b, "sift"] for b in scenes]])
-    claims = [
-        [claim["claim"], claim["verdict"], claim["found"]]
-        for claim in found["claims"]
-        if claim["claim"].startswith(("what was learned", "it generalises", "for architecture"))
-    ]
-    matrix = table(["FNR % at 0.1 % FPR, 512 bits", *[f"on {scene}" for scene in scenes]], rows)
-    return matrix + "\n\n" + table(["claim", "verdict", "what was found"], claims)
-
-
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    return {"study": study_tables(found), "across": across_tables(found["across"])}
 
 
 def main() -> None:
     options = arguments(__doc__, out="study-report")
-    out = Path(options.out)
-    found = run(out, train_scenes=["herz-jesus-p25"], test_scenes=["boruszyn", "castle-p30"])
-    found["across"] = run(
-        out / "across",
-        train_scenes=["herz-jesus-p25", "castle-p30", "caliterra"],
-        test_scenes=["herz-jesus-p25", "castle-p30", "caliterra"],
-        methods=["sift", "kdif"],
+    results = run_study(
+        options.out,
+        cases=[("herz-jesus-p25", "boruszyn"), ("herz-jesus-p25", "castle-p30")],
+        methods=[name for name in METHODS if name not in LEFT_OUT],
+        n_seeds=5,
     )
-    report("study", found, options)
+    report("study", kept(results, Path(options.out)), options)
     if not options.no_save:
-        FIGURES.mkdir(exist_ok=True)
-        for path in (out / "figures").glob("*.svg"):
-            if path.stem not in ("pair", "matches"):
-                shutil.copy(path, FIGURES / path.name)
+        copy_figures(Path(options.out), "*.svg")
 
 
 if __name__ == "__main__":

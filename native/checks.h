@@ -54,15 +54,15 @@ int64_t stride(const Rows<T>& rows, const char* message) {
 // At most 131,008 bits: the counters of bit-sliced counting would overflow with more.
 constexpr int64_t MAX_WORDS = 2047, MAX_ROWS = int64_t(1) << 48;
 
-Codes codes_of(const In<uint64_t, 1>& blocks, int64_t n_words, int64_t n_rows, const Kept& kept, int64_t first,
-               int64_t last) {
+Codes codes_of(const In<uint64_t, 1>& blocks, int64_t n_words, int64_t n_rows, const Kept& kept, int64_t start,
+               int64_t stop) {
   require(n_words >= 1 && n_words <= MAX_WORDS, "codes must have 1 to 2,047 words of 64 bits");
   require(n_rows >= 0 && n_rows <= MAX_ROWS && size(blocks) == (n_rows + 7) / 8 * 8 * n_words,
           "blocks must hold n_rows codes in whole blocks of eight");
-  require(0 <= first && first <= last && last <= n_rows && first % 8 == 0,
-          "the rows to scan must lie in the blocks, and first must be a multiple of 8");
+  require(0 <= start && start <= stop && stop <= n_rows && start % 8 == 0,
+          "the rows to scan must lie in the blocks, and start must be a multiple of 8");
   require(!kept || size(*kept) == (n_rows + 7) / 8, "kept must have one bit per row");
-  return {blocks.data(), n_words, kept ? kept->data() : nullptr, first, last};
+  return {blocks.data(), n_words, kept ? kept->data() : nullptr, start, stop};
 }
 
 Queries queries_of(const In<uint64_t, 2>& queries, int64_t n_words) {

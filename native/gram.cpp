@@ -58,9 +58,9 @@ void add_gram(const int16_t* features, int64_t width, const int64_t* left, const
   Array<int16_t> panels(n_panels * size * 2);
   for (int64_t start = 0; start < n_pairs; start += GRAM_BLOCK) {
     const int64_t n = min(GRAM_BLOCK, n_pairs - start);
-    if (n < GRAM_BLOCK) std::memset(panels + 0, 0, n_panels * size * 2 * sizeof(int16_t));
-    fill_panels(features, width, left + start, right + start, n, sign, shift, panels + 0);
-    const int32_t* row_pairs = (const int32_t*)(panels + 0);
+    if (n < GRAM_BLOCK) std::memset(panels.data(), 0, n_panels * size * 2 * sizeof(int16_t));
+    fill_panels(features, width, left + start, right + start, n, sign, shift, panels.data());
+    const int32_t* row_pairs = (const int32_t*)(panels.data());
     const int64_t n_chunks = (n + 2 * ROW_PAIRS - 1) / (2 * ROW_PAIRS);
     for (int64_t p = 0; p < n_panels; ++p)
       for (int64_t q = p; q < n_panels; ++q)

@@ -7,6 +7,6 @@ namespace LEVEL {
 #define NAME(level) NAME_OF(level)
 #define NAME_OF(level) #level
 #define POINTER(result, name, arguments) &name,
-const Loops loops = {NAME(LEVEL), int(PANEL), SLAB * GROUP, FOR_ALL_LOOPS(POINTER)};
+const Loops loops = {NAME(LEVEL), int(PANEL), SLAB * QUERY_BATCH, FOR_ALL_LOOPS(POINTER)};
 
 }  // namespace LEVEL

@@ -8,8 +8,10 @@
 struct Codes {
   const uint64_t* blocks;  // [block of 8 codes][word][code], zeros beyond the last code
   int64_t n_words;
-  const uint8_t* kept;  // one bit per row, lowest first, set for rows that are searched; null for all rows
-  int64_t first, last;  // rows to scan; `first` is the first row of a block
+  // One bit per row, lowest bit first; null if all rows are kept. Kept rows are the ones to search: they have not been
+  // removed and, in a search among allowed ids, are allowed.
+  const uint8_t* kept;
+  int64_t start, stop;  // the rows to scan, without row `stop`; `start` is a multiple of 8
 };
 
 struct Queries {

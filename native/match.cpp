@@ -12,10 +12,10 @@ constexpr int64_t SAMPLE = 16;  // rows that every query is compared with in adv
 
 // Lowers the bounds with the distances of a few rows, so that not every row of the first slab is a candidate.
 void lower_bounds(const Codes& codes, const Queries& queries, int64_t* bounds, const int64_t* bound_of) {
-  const int64_t step = max(int64_t(1), codes.last / SAMPLE), no_distance = 64 * codes.n_words + 2;
+  const int64_t step = max(int64_t(1), codes.stop / SAMPLE), no_distance = 64 * codes.n_words + 2;
   for (int64_t q = 0; q < queries.n; ++q) {
     int64_t best = no_distance, second = no_distance;
-    for (int64_t row = 0; row < codes.last; row += step) {
+    for (int64_t row = 0; row < codes.stop; row += step) {
       const int64_t d = distance(codes, row, queries.words + q * codes.n_words);
       second = min(second, max(d, best));
       best = min(best, d);
@@ -32,9 +32,9 @@ namespace LEVEL {
 void match(const Codes& codes, const Queries& queries, int64_t* bounds, const int64_t* bound_of, int64_t* best,
            int64_t* second, int64_t* rows) {
   lower_bounds(codes, queries, bounds, bound_of);
-  with_counting(codes, queries, [&](auto& counting) {
+  with_filter(codes, queries, [&](auto& filter) {
     const auto offer = [&](int64_t q, int64_t row) {
-      if (row >= codes.last) return;
+      if (row >= codes.stop) return;
       const int64_t d = distance(codes, row, queries.words + q * codes.n_words);
       if (d < best[q])
         second[q] = best[q], best[q] = d, rows[q] = row;
@@ -43,10 +43,10 @@ void match(const Codes& codes, const Queries& queries, int64_t* bounds, const in
       const bool passes = second[q] >= bound_of[best[q]];
       bounds[q] = min(bounds[q], passes ? bound_of[best[q]] : best[q]);
     };
-    for (int64_t base = 0; base < codes.last; base += SLAB) {
-      counting.load_slab(base);
-      for (int64_t first = 0; first < queries.n; first += GROUP)
-        counting.find_candidates(base, first, min(GROUP, queries.n - first), bounds, offer);
+    for (int64_t base = 0; base < codes.stop; base += SLAB) {
+      filter.load_slab(base);
+      for (int64_t first = 0; first < queries.n; first += QUERY_BATCH)
+        filter.find_candidates(base, first, min(QUERY_BATCH, queries.n - first), bounds, offer);
     }
   });
 }

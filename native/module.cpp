@@ -45,11 +45,11 @@ const Loops* loops = nullptr;
 
 // ---- search -------------------------------------------------------------------------------------
 
-void nearest(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t first, int64_t last, In<uint64_t, 2> queries,
+void nearest(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t start, int64_t stop, In<uint64_t, 2> queries,
              bool slices, Out<int64_t, 1> bounds, Out<int32_t, 2> distances, Out<int64_t, 2> rows,
              Out<int64_t, 1> sizes) {
   const int64_t n_words = size(queries, 1), n = size(queries), k = size(rows, 1);
-  const Codes codes = codes_of(blocks, n_words, n_rows, kept, first, last);
+  const Codes codes = codes_of(blocks, n_words, n_rows, kept, start, stop);
   require_bounds(as_const(bounds), n, n_words);
   require(size(distances) == n && size(rows) == n && size(sizes) == n && size(distances, 1) == k && k >= 1,
           "distances, rows and sizes must have shapes (n, k), (n, k) and (n,), with k at least 1");
@@ -57,12 +57,12 @@ void nearest(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t first, i
                  distances.data(), rows.data(), sizes.data());
 }
 
-std::tuple<int64_t, int64_t, int64_t> range_search(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t last,
+std::tuple<int64_t, int64_t, int64_t> range_search(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t stop,
                                                    In<uint64_t, 2> queries, bool slices, In<int64_t, 1> bounds,
                                                    int64_t row, int64_t query, Out<int64_t, 1> query_index,
                                                    Out<int64_t, 1> rows, Out<int32_t, 1> distances) {
   const int64_t n_words = size(queries, 1), n = size(queries);
-  const Codes codes = codes_of(blocks, n_words, n_rows, kept, row, last);
+  const Codes codes = codes_of(blocks, n_words, n_rows, kept, row, stop);
   require_bounds(bounds, n, n_words);
   require(0 <= query && query <= n, "query, where to resume, must be from 0 to the number of queries");
   Hits hits = hits_of(query_index, rows, distances);

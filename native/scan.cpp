@@ -75,7 +75,7 @@ class BelowBound {
  public:
   BelowBound(const int64_t* bounds, Hits& hits) : bounds(bounds), hits_(hits) {}
 
-  bool is_full() const { return hits_.capacity - hits_.size < SLAB * GROUP; }
+  bool is_full() const { return hits_.capacity - hits_.size < SLAB * QUERY_BATCH; }
 
   void offer(int64_t q, int distance, int64_t row) {
     if (distance >= bounds[q]) return;
@@ -100,7 +100,7 @@ template <int W, class Results>
 Position by_lanes(const Codes& codes, const Queries& queries, Position position, Results& results) {
   constexpr int STEP = W == 1 ? 4 : 2;  // blocks compared at a time
   const int64_t n_words = W ? W : codes.n_words;
-  const int64_t end = (codes.last + BLOCK - 1) / BLOCK, size = n_words * BLOCK;
+  const int64_t end = (codes.stop + BLOCK - 1) / BLOCK, size = n_words * BLOCK;
   const int64_t tile = max(TILE / (8 * size * STEP), int64_t(1)) * STEP;
   for (int64_t first = position.row / BLOCK; first < end; first += tile) {
     const int64_t stop = min(first + tile, end);
@@ -136,18 +136,18 @@ Position by_lanes(const Codes& codes, const Queries& queries, Position position,
     }
     position.query = 0;
   }
-  return {codes.last, 0};
+  return {codes.stop, 0};
 }
 
 // ---- many queries: bit-sliced counting ----------------------------------------------------------
 
 template <class Results>
 Position by_slices(const Codes& codes, const Queries& queries, Position position, Results& results) {
-  Position result = {codes.last, 0};
-  with_counting(codes, queries, [&](auto& counting) {
-    for (int64_t base = position.row; base < codes.last; base += SLAB) {
-      counting.load_slab(base);
-      for (int64_t first = position.query; first < queries.n; first += GROUP) {
+  Position result = {codes.stop, 0};
+  with_filter(codes, queries, [&](auto& filter) {
+    for (int64_t base = position.row; base < codes.stop; base += SLAB) {
+      filter.load_slab(base);
+      for (int64_t first = position.query; first < queries.n; first += QUERY_BATCH) {
         if (results.is_full()) {
           result = {base, first};
           return;
@@ -155,7 +155,7 @@ Position by_slices(const Codes& codes, const Queries& queries, Position position
         const auto offer = [&](int64_t q, int64_t row) {
           if (is_kept(codes, row)) results.offer(q, distance(codes, row, queries.words + q * codes.n_words), row);
         };
-        counting.find_candidates(base, first, min(GROUP, queries.n - first), results.bounds, offer);
+        filter.find_candidates(base, first, min(QUERY_BATCH, queries.n - first), results.bounds, offer);
       }
       position.query = 0;
     }
@@ -182,7 +182,7 @@ namespace LEVEL {
 void nearest(const Codes& codes, const Queries& queries, int64_t k, Kernel kernel, int64_t* bounds, int32_t* distances,
              int64_t* rows, int64_t* sizes) {
   Nearest results(queries.n, codes.n_words, k, bounds);
-  scan(codes, queries, kernel, {codes.first, 0}, results);
+  scan(codes, queries, kernel, {codes.start, 0}, results);
   for (int64_t q = 0; q < queries.n; ++q) sizes[q] = results.write(q, distances + q * k, rows + q * k);
 }
 

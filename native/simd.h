@@ -187,6 +187,7 @@ class Array {
   ~Array() { ::operator delete(data_, std::align_val_t(64)); }
   T& operator[](int64_t i) const { return data_[i]; }
   T* operator+(int64_t i) const { return data_ + i; }
+  T* data() const { return data_; }
 
  private:
   T* data_;

@@ -33,8 +33,8 @@ int64_t rank(const float* values, int64_t n, int32_t* ranks, float* distinct) {
     order[i] = int32_t(i);
     for (int d = 0; d < 3; ++d) ++counts[(int64_t(d) << DIGIT) + (key >> d * DIGIT & MASK)];
   }
-  uint32_t *from = keys + 0, *to = sorted_keys + 0;
-  int32_t *from_order = order + 0, *to_order = sorted_order + 0;
+  uint32_t *from = keys.data(), *to = sorted_keys.data();
+  int32_t *from_order = order.data(), *to_order = sorted_order.data();
   for (int d = 0; d < 3; ++d) {
     int64_t* offsets = counts + (int64_t(d) << DIGIT);
     int64_t total = 0;

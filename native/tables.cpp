@@ -53,7 +53,7 @@ void substring_values(const Codes& codes, const int64_t* rows, int64_t n, int64_
 }
 
 void build_table(const Codes& codes, int64_t begin, int64_t width, uint32_t* starts, uint32_t* rows) {
-  const int64_t n = codes.last, n_values = int64_t(1) << width;
+  const int64_t n = codes.stop, n_values = int64_t(1) << width;
   Array<uint32_t> values(n), offsets(n_values + 1);
   std::memset(starts, 0, (n_values + 1) * sizeof(uint32_t));
   for (int64_t row = 0; row < n; ++row) {
@@ -61,7 +61,7 @@ void build_table(const Codes& codes, int64_t begin, int64_t width, uint32_t* sta
     ++starts[values[row] + 1];
   }
   for (int64_t value = 1; value <= n_values; ++value) starts[value] += starts[value - 1];
-  std::memcpy(offsets + 0, starts, (n_values + 1) * sizeof(uint32_t));
+  std::memcpy(offsets.data(), starts, (n_values + 1) * sizeof(uint32_t));
   for (int64_t row = 0; row < n; ++row) rows[offsets[values[row]]++] = uint32_t(row);
 }
 

@@ -87,7 +87,7 @@ def command():
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "argv", ["kdiffhash", *map(str, arguments)])
             try:
-                cli.main()
+                cli.run()
                 code = 0
             except SystemExit as error:
                 code = error.code

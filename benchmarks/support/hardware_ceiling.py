@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kdiffhash._util.threads import run_plain
+from kdiffhash._util.threads import run_concurrently
 
 SOURCE = """
 #include <stdint.h>
@@ -56,7 +56,7 @@ def _count_bits(words: np.ndarray, repeats: int) -> None:
 
 def read_memory(words: np.ndarray, threads: int) -> None:
     """Read all words once, for the caller to time."""
-    run_plain([partial(_sum_words, chunk) for chunk in np.array_split(words, threads)])
+    run_concurrently([partial(_sum_words, chunk) for chunk in np.array_split(words, threads)])
 
 
 def popcounts_per_s(threads: int) -> float:
@@ -65,6 +65,6 @@ def popcounts_per_s(threads: int) -> float:
     best = np.inf
     for _ in range(5):
         start = time.perf_counter()
-        run_plain([partial(_count_bits, words.copy(), repeats)] * threads)
+        run_concurrently([partial(_count_bits, words.copy(), repeats)] * threads)
         best = min(best, time.perf_counter() - start)
     return threads * repeats * len(words) / best

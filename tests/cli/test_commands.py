@@ -222,7 +222,7 @@ def test_invalid_input_is_reported_in_one_sentence(folder, tmp_path, command):
         (["encode", model, x, "-o", out, "--bits", 21], "from 1 to 20"),
         (["encode", model, tmp_path / "misnamed.npy", "-o", out], "is an .npz file"),
         (["train", tmp_path / "misnamed.npz", "-o", tmp_path / "m"], "rename it to .npy"),
-        (["encode", model, tmp_path / "flipped.npz", "-o", out], "damaged"),
+        (["encode", model, tmp_path / "flipped.npz", "-o", out], "flipped.npz"),
         (["encode", model, tmp_path / "rows.csv", "-o", out], "rows are read from"),
         (["eval", model, folder / "all.npz", "--bits", 24], "the model has 20 bits"),
         (

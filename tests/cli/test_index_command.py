@@ -192,3 +192,25 @@ def test_codes_of_another_model_are_refused(tmp_path, run, command):
     run("build", tmp_path / "short.npy", "-o", tmp_path / "s.index", *model)  # prefixes
     result = run("info", tmp_path / "s.index", "--json")
     assert (result["bits"], result["model"]) == (8, fingerprint(models["two"].truncate(8)))
+
+
+def test_repair_copies_the_whole_batches_of_a_damaged_file(folder, run):
+    path, new = folder / "x.index", folder / "new.index"
+    run("add", path, folder / "more.npz")
+    path.write_bytes(path.read_bytes()[:-1])
+    damaged = path.read_bytes()
+    assert "kdiffhash index repair" in run("info", path, fail=True)
+    assert "kdiffhash index repair" in run("verify", path, fail=True)
+    assert "also an input" in run("repair", path, "-o", path, fail=True)
+    result = run("repair", path, "-o", new, "--json")
+    lost = 64 + 3 * 8 * 8  # the second batch: a header, and 20 codes in three blocks of eight
+    assert result == {"index": str(new), "codes": 300, "batches": 1, "lost_bytes": lost}
+    with HammingIndex.open(new) as index:
+        np.testing.assert_array_equal(index.get(np.arange(300)), np.load(folder / "codes.npy"))
+    assert run("verify", new, "--json")["damage"] == []
+    assert "already exists" in run("repair", path, "-o", new, fail=True)
+    assert "not a kdiffhash index" in run(
+        "repair", folder / "codes.npy", "-o", folder / "z.index", fail=True
+    )
+    assert path.read_bytes() == damaged
+    assert not (folder / "z.index").exists()

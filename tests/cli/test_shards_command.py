@@ -54,7 +54,7 @@ def test_errors_are_reported_in_one_sentence(command, tmp_path):
     model = RandomHyperplaneHash(n_bits=8, random_state=0).fit(np.zeros((5, 4)))
     model.save(tmp_path / "m")
     assert "--labels" in command("train", rows, "-o", tmp_path / "x", fail=True)
-    assert "to another folder" in command("encode", tmp_path / "m", rows, "-o", rows, fail=True)
+    assert "also an input" in command("encode", tmp_path / "m", rows, "-o", rows, fail=True)
     command("encode", tmp_path / "m", rows, "-o", tmp_path / "codes", "--json")
     shorter = ["encode", tmp_path / "m", rows, "-o", tmp_path / "codes", "--bits", 4]
     assert "another model" in command(*shorter, fail=True)

@@ -61,7 +61,7 @@ def test_describe_scene_stores_descriptors_and_replaces_damaged_ones(tmp_path, p
     describe_scene(tmp_path, "hog")
     assert load_scene(tmp_path, "hog").descriptors.shape == (300, 288)
     (tmp_path / "hog.npy").write_bytes(b"PK junk")
-    with pytest.raises(ValueError, match=r"hog.npy is not a readable"):
+    with pytest.raises(ValueError, match=r"hog.npy is an .npz file"):
         load_scene(tmp_path, "hog")
     assert describe_scene(tmp_path, "hog").descriptors.shape == (300, 288)  # replaced
     with pytest.raises(ValueError, match="descriptor must be the name of a file"):

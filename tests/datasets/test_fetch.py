@@ -46,7 +46,8 @@ def server(monkeypatch):
     """A server of one file that can interrupt transfers, fail, and ignore range requests.
 
     `interrupt_after` lists after how many bytes the next responses end, `status_codes` the error
-    codes of the next responses, `requested_ranges` the `Range` header of each request.
+    codes of the next responses, `requested_ranges` the `Range` header of each request. `answer`
+    replaces all responses: a status, headers and an iterable of bytes.
     """
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
@@ -57,6 +58,19 @@ def server(monkeypatch):
             content, start = web.content, 0
             if self.path != "/scene.zip":
                 self.send_error(404)
+                return
+            if web.answer is not None:
+                status, headers, body = web.answer
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    for data in body:
+                        self.wfile.write(data)
+                        web.n_sent += len(data)
+                except ConnectionError:  # the client has heard enough
+                    pass
                 return
             if web.status_codes:
                 self.send_error(web.status_codes.pop())
@@ -88,6 +102,7 @@ def server(monkeypatch):
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     web.requested_ranges, web.interrupt_after, web.status_codes = [], [], []
     web.etag, web.supports_ranges = '"one"', True
+    web.content, web.answer, web.n_sent = b"", None, 0
     web.url = f"http://127.0.0.1:{web.server_port}/scene.zip"
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
@@ -187,6 +202,52 @@ def test_missing_files_and_unreachable_servers_are_reported(server, tmp_path):
         fetch_scene("mine", url="http://127.0.0.1:9/scene.zip", cache=tmp_path)
 
 
+def test_a_download_without_a_length_stops_at_the_limit(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "_MAX_ARCHIVE", 3_000_000)
+    server.answer = 200, {}, (bytes(10_000) for _ in range(100_000))  # a gigabyte
+    with pytest.raises(FetchError, match="sends more than 3000000 bytes"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert server.n_sent < 100_000_000  # what the buffers between the two hold
+    assert leftover_files(tmp_path) == []
+
+
+def test_a_download_without_a_length_is_accepted_up_to_the_limit(server, archive, tmp_path):
+    server.answer = 200, {}, [archive]
+    assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "1e3", "", "9" * 30, "10, 20"])
+def test_an_invalid_content_length_is_refused(server, archive, tmp_path, length):
+    server.answer = 200, {"Content-Length": length}, [archive]
+    with pytest.raises(FetchError, match="invalid Content-Length"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert leftover_files(tmp_path) == []
+
+
+def test_a_length_above_the_limit_is_refused_before_anything_is_stored(server, tmp_path):
+    server.answer = 200, {"Content-Length": str(10**15)}, []
+    with pytest.raises(FetchError, match="it has 1000000000000000 bytes, more than the limit"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert leftover_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("content_range", ["bytes 0-99/1000", "bytes 5-9/10", "", "nonsense"])
+def test_a_part_of_the_file_that_was_not_requested_is_refused(server, tmp_path, content_range):
+    headers = {"Content-Length": "100", "Content-Range": content_range}
+    server.answer = 206, headers, [bytes(100)]
+    with pytest.raises(FetchError, match="another range than the one requested"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert leftover_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("content_range", ["bytes */0", "bytes */100", ""])
+def test_a_416_that_no_range_asked_for_is_refused(server, tmp_path, content_range):
+    server.answer = 416, {"Content-Range": content_range, "Content-Length": "0"}, []
+    with pytest.raises(FetchError, match=r"cannot download .* 416"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert leftover_files(tmp_path) == []
+
+
 def symlink():
     member = zipfile.ZipInfo("info.txt")
     member.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -202,6 +263,16 @@ def symlink():
         ({"info.txt": "0 0\n", "..\\evil.txt": "x"}, "would be written outside"),
         ({"info.txt": "0 0\n", "C:\\evil.txt": "x"}, "would be written outside"),
         ({symlink(): "/etc/passwd"}, "not a regular file"),
+        ({"info.txt": "0 0\n", "INFO.TXT": "1 1\n"}, "two of its files would be written to"),
+        ({"info.txt": "0 0\n", "./info.txt": "1 1\n"}, "two of its files would be written to"),
+        ({"info.txt": "0 0\n", "a": "x", "A/b": "y"}, "two of its files would be written to 'A'"),
+        ({"info.txt": "0 0\n", "a/b": "y", "A": "x"}, "two of its files would be written to 'A'"),
+        ({"info.txt": "0 0\n", "x" * 300: "x"}, "is too long"),
+        ({"info.txt": "0 0\n", ".": "x"}, "would be written outside"),
+        (
+            {"info.txt": "0 0\n", "patches0000.png": b"\x89PNG\r\n\x1a\n damaged"},
+            "not a complete scene: patches0000.png is not a readable image",
+        ),
         ({"readme.txt": "nothing here"}, "no info.txt"),
         ({"info.txt": "0 0\n" * 300}, "neither sift.npy nor sheets"),
         ({"info.txt": "0 0\n1\n"}, r"given.zip is not a complete scene: info.txt, line 2"),
@@ -223,6 +294,22 @@ def test_an_archive_that_unpacks_to_too_many_bytes_is_refused(tmp_path, monkeypa
     monkeypatch.setattr(fetch, "_MAX_UNPACKED", 100_000)
     (tmp_path / "given.zip").write_bytes(archive)
     with pytest.raises(FetchError, match="would unpack to more than"):
+        fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_of_the_same_name_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "given.zip", "w") as file:
+        file.writestr("info.txt", "0 0\n")
+        file.writestr("info.txt", "1 1\n")
+    with pytest.raises(FetchError, match=r"two of its files would be written to 'info\.txt'"):
+        fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
+
+
+def test_an_archive_of_too_many_files_is_refused(tmp_path, monkeypatch, archive):
+    monkeypatch.setattr(fetch, "_MAX_FILES", 2)
+    (tmp_path / "given.zip").write_bytes(archive)
+    with pytest.raises(FetchError, match="more than 2 files"):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
 
 

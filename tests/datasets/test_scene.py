@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from kdiffhash.datasets import find_scene, load_scene
-from kdiffhash.datasets.scene import write_scene
+from kdiffhash.datasets.scene import read_meta, read_scene, write_scene
 
 
 @pytest.fixture
@@ -236,3 +238,24 @@ def test_a_confident_file_of_the_wrong_length_is_refused(large):
 def test_invalid_splits_are_refused(large, options, message):
     with pytest.raises(ValueError, match=message):
         large.split(**options)
+
+
+def test_pipes_in_a_scene_are_refused_without_waiting_for_a_writer(tmp_path):
+    np.save(tmp_path / "sift.npy", np.zeros((2, 128), np.uint8))
+    os.mkfifo(tmp_path / "info.txt")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_scene(tmp_path)
+    (tmp_path / "info.txt").unlink()
+    (tmp_path / "info.txt").write_text("0 0\n0 0\n")
+    os.mkfifo(tmp_path / "meta.json")
+    assert read_meta(tmp_path) == {}
+    os.mkfifo(tmp_path / "m50_2_2_0.txt")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_scene(tmp_path).test_pairs()
+
+
+def test_descriptors_without_columns_are_refused(tmp_path):
+    (tmp_path / "info.txt").write_text("0 0\n0 0\n")
+    np.save(tmp_path / "sift.npy", np.zeros((2, 0), np.uint8))
+    with pytest.raises(ValueError, match=r"sift.npy has shape \(2, 0\)"):
+        read_scene(tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from kdiffhash.datasets import PatchSheets, load_scene
+from kdiffhash.datasets import PatchSheets, load_scene, sheets
 from kdiffhash.datasets.sheets import find_sheets, read_sheet, write_sheets
 
 
@@ -128,3 +130,28 @@ def test_patches_of_real_scenes_equal_crops_of_their_sheets(scenes):
             np.testing.assert_array_equal(patch, crop(folder, row))
             np.testing.assert_array_equal(scene.patches[int(row)], patch)
     assert n_scenes
+
+
+def test_a_sheet_of_another_size_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "patches0000.png"
+    Image.fromarray(np.zeros((6000, 9000), np.uint8)).save(path)
+    monkeypatch.setattr(sheets, "read_grey", None)  # decoding would fail with another error
+    with pytest.raises(ValueError, match="has 9000 x 6000 pixels; a sheet must have 1024 x 1024"):
+        read_sheet(path)
+
+
+def test_an_image_that_asks_for_too_much_memory_is_refused(tmp_path, monkeypatch):
+    write_sheets(tmp_path, np.zeros((1, 64, 64), np.uint8), "png")
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "convert", fail)
+    with pytest.raises(ValueError, match=r"patches0000.png is not a readable image: MemoryError"):
+        read_sheet(tmp_path / "patches0000.png")
+
+
+def test_pipes_are_refused_without_waiting_for_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "patches0000.bmp")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_sheet(tmp_path / "patches0000.bmp")

@@ -68,15 +68,131 @@ def test_codes_have_data_and_upsert_overwrites_both(store):
     codes = codes_of(4, 16)
     store.add(codes[:3], [1, 2, 3], [{"name": "a 'quoted' \"one\""}, None, {"x": [1, 2]}])
     assert store.get_data([3, 1, 2]) == [{"x": [1, 2]}, {"name": "a 'quoted' \"one\""}, None]
-    store.upsert(codes[3:], [2], [{"new": True}])
+    assert store.upsert(codes[3:], [2], [{"new": True}]) == (0, 1)
     assert (store.get(2) == codes[3]).all()
     assert store.get_data([2]) == [{"new": True}]
-    with pytest.raises(ValueError, match="data for 2"):
-        store.upsert(codes[3:], [2], [{}, {}])
     store.remove([1])
     with pytest.raises(KeyError, match="for example 1"):
         store.get_data([1])
     assert store.info()["codes"] == 2
+
+
+def test_upsert_without_data_keeps_the_stored_data(store):
+    store.create(16)
+    codes = codes_of(5, 16)
+    store.add(codes[:3], [1, 2, 3], [{"n": 1}, {"n": 2}, {"n": 3}])
+    assert store.upsert(codes[2:], [1, 2, 4]) == (1, 2)
+    assert store.get_data([1, 2, 3, 4]) == [{"n": 1}, {"n": 2}, {"n": 3}, None]
+    np.testing.assert_array_equal(store.get([1, 2, 3, 4]), codes[[2, 3, 2, 4]])
+    store.upsert(codes[:2], [1, 2], [None, {"n": 5}])  # None for one code clears its data
+    assert store.get_data([1, 2]) == [None, {"n": 5}]
+
+
+@pytest.mark.parametrize("call", ["add", "import_codes", "upsert"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([{}], "3 codes but data for 1"),
+        ([{}] * 4, "3 codes but data for 4"),
+        ({1: {}, 2: {}, 3: {}}, "data must be a sequence"),
+        (iter([{}, {}, {}]), "data must be a sequence"),
+        ([{}, {"x": float("nan")}, {}], "data of id 2 cannot be stored as JSON"),
+        ([{}, {}, {"x": object()}], "data of id 3 cannot be stored as JSON"),
+        ([{}, {}, {"x": "\0"}], "PostgreSQL: unsupported Unicode"),
+    ],
+    ids=["too few", "too many", "mapping", "iterator", "nan", "object", "zero byte"],
+)
+def test_data_that_does_not_fit_is_refused_and_nothing_is_stored(store, call, data, message):
+    store.create(16)
+    with pytest.raises(ValueError, match=message):
+        getattr(store, call)(codes_of(3, 16), [1, 2, 3], data)
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("call", ["add", "import_codes", "upsert"])
+def test_unsigned_ids_above_the_signed_range_are_refused(store, call):
+    store.create(16)
+    with pytest.raises(ValueError, match="signed 64-bit integer, got 9223372036854775808"):
+        getattr(store, call)(codes_of(2, 16), np.array([1, 2**63], np.uint64))
+    assert len(store) == 0
+    getattr(store, call)(codes_of(2, 16), np.array([1, 2**63 - 2], np.uint64))
+    assert store.ids.tolist() == [1, 2**63 - 2]
+
+
+@pytest.mark.parametrize("name", ["kdiffhash_staged", "stored", "query", "batch", "done"])
+def test_tables_named_like_something_in_our_statements_keep_all_rows(dsn, name):
+    codes = codes_of(20, 16)
+    with PostgresStore(dsn, name) as store:
+        store.create(16)
+        assert store.upsert(codes[:10], np.arange(10)) == (10, 0)
+        assert store.import_codes(codes, np.arange(20)) == (10, 10)
+        assert store.upsert(codes[5:], np.arange(5, 20)) == (0, 15)
+        np.testing.assert_array_equal(store.get(np.arange(20)), codes)
+        expected = HammingIndex(codes, n_bits=16).search(codes, 3)
+        np.testing.assert_array_equal(store.search(codes, 3)[1], expected[1])
+        store.drop()
+
+
+def alter(dsn, store, change):
+    with psycopg.connect(dsn) as connection:
+        connection.execute(change.format(f'"{store.info()["table"]}"'))
+
+
+def test_columns_added_by_users_keep_their_defaults_and_values(store, dsn):
+    codes = codes_of(30, 16)
+    store.create(16)
+    columns = ("note text NOT NULL DEFAULT 'new'", "query_code text", "d int", "number int")
+    for column in columns:
+        alter(dsn, store, f"ALTER TABLE {{}} ADD {column}")
+    store.add(codes[:10], np.arange(10))
+    alter(dsn, store, "UPDATE {} SET note = 'mine', d = -id")
+    assert store.import_codes(codes[:20], np.arange(20)) == (10, 10)
+    assert store.upsert(codes[15:], np.arange(15, 30), [{}] * 15) == (10, 5)
+    assert store.upsert(codes[:5], np.arange(5)) == (0, 5)
+    with psycopg.connect(dsn) as connection:
+        query = f'SELECT id, note, d FROM "{store.info()["table"]}" ORDER BY id'
+        rows = connection.execute(query).fetchall()
+    mine = [(i, "mine", -i) for i in range(10)]
+    assert rows == mine + [(i, "new", None) for i in range(10, 30)]
+    index = HammingIndex(codes, n_bits=16)
+    np.testing.assert_array_equal(store.search(codes, 3)[1], index.search(codes, 3)[1])
+    np.testing.assert_array_equal(
+        store.search_radius(codes, 4)[2], index.search_radius(codes, 4)[2]
+    )
+
+
+@pytest.mark.parametrize("call", ["add", "import_codes", "upsert"])
+def test_rows_that_violate_a_constraint_of_the_user_are_refused_and_not_skipped(store, dsn, call):
+    codes = np.array([[1], [2], [3]], np.uint8)
+    store.create(8)
+    alter(dsn, store, "ALTER TABLE {} ADD UNIQUE (code)")
+    store.add(codes[:2], [1, 2])
+    with pytest.raises(StoreError, match="violates unique constraint"):
+        getattr(store, call)(codes[1:], [5, 6])
+    assert store.ids.tolist() == [1, 2]
+    getattr(store, call)(codes[2:], [6])
+    assert store.ids.tolist() == [1, 2, 6]
+    assert store.import_codes(codes, [1, 2, 6]) == (0, 3)
+
+
+@pytest.mark.parametrize("call", ["add", "import_codes", "upsert"])
+def test_rows_that_a_trigger_drops_are_noticed(store, dsn, call):
+    name = f"drop_{uuid.uuid4().hex[:8]}"
+    store.create(16)
+    store.upsert(codes_of(1, 16), [0])
+    alter(
+        dsn,
+        store,
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END'; "
+        f"CREATE TRIGGER dropping BEFORE INSERT ON {{}} FOR EACH ROW EXECUTE FUNCTION {name}()",
+    )
+    with pytest.raises(StoreError, match="accepted 2 of 3 rows"):
+        getattr(store, call)(codes_of(3, 16), [1, 2, 3])
+    if call == "import_codes":  # the id 0 is stored already
+        with pytest.raises(StoreError, match="1 rows were removed"):
+            store.import_codes(codes_of(3, 16), [0, 2, 3])
+    assert store.ids.tolist() == [0]
 
 
 def test_repeated_import_adds_only_missing_codes(store, monkeypatch):
@@ -229,5 +345,11 @@ def test_commands_import_search_and_report(dsn, tmp_path, objects, command):
     np.testing.assert_array_equal(np.load(tmp_path / "found.npz")["distances"], expected[0])
     info = command("pg", "info", *options)
     assert (info["codes"], info["bits"], info["hnsw"]) == (600, 32, False)
+    for n in (599, 601):
+        np.save(tmp_path / "ids.npy", np.arange(n) + 10_000)
+        ids = ("--ids", tmp_path / "ids.npy")
+        message = command("pg", "import", tmp_path / "codes.npy", *ids, *options, fail=True)
+        assert f"{n} ids" in message
+    assert command("pg", "info", *options)["codes"] == 600
     unreachable = ("--dsn", "postgresql://127.0.0.1:1/none")
     assert "cannot connect" in command("pg", "info", *unreachable, fail=True)

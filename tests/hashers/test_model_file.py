@@ -147,6 +147,36 @@ def forge(saved, tmp_path, change):
         lambda h, a: h["scalars"].update(n_features_in_=2),
         lambda h, a: h.update({"class": "BaseHasher"}),
         lambda h, a: h.pop("params"),
+        lambda h, a: h["params"].update(n_jobs=10**6),
+        lambda h, a: h["params"].update(verbose=True),
+        lambda h, a: a.update({"param.n_jobs": np.ones(3)}),
+        lambda h, a: a.update({"param.basis": np.ones(3)}),
+        lambda h, a: h["params"].update(kernel_params={"dict": {"degree": 2}}),
+        lambda h, a: h["params"].update(kernel="poly", kernel_params={"dict": {"degre": 2}}),
+        lambda h, a: h["params"].update(kernel="poly", kernel_params={"dict": {"degree": "2"}}),
+        lambda h, a: h["params"].update(kernel="poly", kernel_params={"dict": {"coef0": 10**400}}),
+        lambda h, a: h["params"].update(kernel="poly", kernel_params=[2]),
+        lambda h, a: h["params"].update(kernel="mahalanobis"),  # but no metric_
+        lambda h, a: h["params"].update(n_positives=-1),
+        lambda h, a: h["params"].update(random_state="abc"),
+        lambda h, a: h["params"].update(n_basis=1.5),
+        lambda h, a: h["params"].update(gamma=10**400),
+        lambda h, a: h["params"].update(alpha={"float": "nan"}),
+        lambda h, a: h["params"].update(alpha={"other": 1}),
+        lambda h, a: h["scalars"].update(gamma_=1e300),
+        lambda h, a: h["scalars"].update(gamma_=True),
+        lambda h, a: h["scalars"].update(n_features_in_=True),
+        lambda h, a: h["scalars"].update(feature_names_in_=["a"]),
+        lambda h, a: h["scalars"].update(feature_names_in_=12 * [1]),
+        lambda h, a: h.update({"class": ["KernelDiffHash"]}),
+        lambda h, a: h.update(format=0),
+        lambda h, a: h.update(scalars=[]),
+        lambda h, a: a.update(bit_fpr_=np.full(20, 2.0)),
+        lambda h, a: a.update(bit_ones_=np.full(20, np.nan)),
+        lambda h, a: a.update(thresholds_=a["thresholds_"][:, None]),
+        lambda h, a: a.update(
+            directions_=np.empty((10**12, 0), np.float32), basis_=np.empty((0, 12), np.float32)
+        ),
     ],
 )
 def test_inconsistent_files_with_a_valid_checksum_are_refused(saved, tmp_path, change):
@@ -159,6 +189,47 @@ def test_names_in_a_file_cannot_replace_methods(saved, tmp_path, objects):
     np.testing.assert_array_equal(
         kdiffhash.load(path).transform(objects[0]), saved[0].transform(objects[0])
     )
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "U8"])
+def test_arrays_of_types_that_no_model_has_are_refused(saved, kind):
+    """The file claims that the bytes of a float32 array are numbers of one byte each."""
+    content = saved[1].read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    outer = json.loads(content[8 : 8 + size])
+    n_bits = outer["thresholds_"]["shape"][0]
+    outer["thresholds_"].update(dtype=kind, shape=[4 * n_bits])
+    text = json.dumps(outer).encode()
+    saved[1].write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+    with pytest.raises(ModelFileError, match=r"is damaged|checksum"):
+        kdiffhash.load(saved[1])
+
+
+def test_pipes_are_refused_without_waiting_for_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        kdiffhash.load(tmp_path / "pipe")
+
+
+def test_a_model_that_could_not_be_loaded_is_not_saved(saved):
+    hasher, path = saved
+    before = path.read_bytes()
+    hasher.thresholds_ = np.full(20, np.nan, np.float32)
+    with pytest.raises(ValueError, match="thresholds_ must have values from"):
+        hasher.save(path)
+    assert path.read_bytes() == before
+
+
+def test_kernel_params_that_a_kernel_does_not_have_are_refused_by_fit(objects):
+    for kernel, params, message in [
+        ("poly", {"degre": 2}, "takes only coef0, degree, gamma"),
+        ("linear", {"gamma": 2.0}, "takes none"),
+        ("laplacian", {"gamma": -1.0}, "must be a finite number above 0, got -1.0"),
+        ("sigmoid", {"coef0": "1"}, "must be a finite number, got '1'"),
+    ]:
+        hasher = KernelDiffHash(4, kernel=kernel, kernel_params=params, n_basis=20)
+        with pytest.raises(ValueError, match=message):
+            hasher.fit(*objects)
 
 
 def test_a_deeply_nested_header_is_refused(saved, tmp_path):
@@ -337,5 +408,52 @@ def test_sequential_matcher_is_restored(tmp_path):
     model_file.write_model_file(
         tmp_path / "m", {k: header[k] for k in header if k != "format"}, arrays
     )
-    with pytest.raises(ModelFileError, match="do not match codes of 72 bits"):
+    with pytest.raises(ModelFileError, match=r"accept_ must hold int32 numbers in the shape \(3\)"):
         kdiffhash.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h, a: h["params"].update(n_jobs=10**6),
+        lambda h, a: h["params"].update(fpr=2),
+        lambda h, a: h["scalars"].update(n_bits_="64"),
+        lambda h, a: h["scalars"].update(n_bits_=10**400),
+        lambda h, a: h["scalars"]["expected_"].update(fpr=None),
+        lambda h, a: h["scalars"]["expected_"].update(fpr_interval=[0.1]),
+        lambda h, a: h["scalars"]["expected_"].update(bits_similar=65),
+        lambda h, a: a.update(accept_=a["accept_"] + np.int32(1000)),
+        lambda h, a: a.pop("reject_"),
+    ],
+)
+def test_matchers_with_wrong_insides_are_refused(tmp_path, change):
+    rates = dict.fromkeys(("fpr", "fnr", "whole_fnr", "bits_similar", "bits_dissimilar"), 0.5)
+    expected = {**rates, "fpr_interval": [0.0, 1.0], "fnr_interval": [0.0, 1.0]}
+    scalars = {"n_bits_": 64, "expected_": expected}
+    header = {"class": "SequentialMatcher", "params": {"fpr": 0.01, "fnr": None}}
+    header["scalars"] = scalars
+    arrays = {"accept_": np.array([3, 9], np.int32), "reject_": np.array([20, 10], np.int32)}
+    model_file.write_model_file(tmp_path / "m", header, arrays)
+    assert kdiffhash.load(tmp_path / "m").n_bits_ == 64
+    change(header, arrays)
+    model_file.write_model_file(tmp_path / "m", header, arrays)
+    with pytest.raises(ModelFileError, match="does not describe a model"):
+        kdiffhash.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h, a: h["params"].update(n_jobs=10**6),
+        lambda h, a: h["sides"]["x"]["params"].update(n_jobs=10**6),
+        lambda h, a: h["sides"]["x"].update({"class": "LDAHash"}),
+        lambda h, a: h["sides"].pop("y"),
+        lambda h, a: h.update(sides=[1]),
+        lambda h, a: a.update({"x.thresholds_": a["x.thresholds_"][:3]}),
+    ],
+)
+def test_cross_hashers_with_wrong_insides_are_refused(objects, tmp_path, change):
+    X, _ = objects
+    CrossDiffHash(4, n_negatives=900, random_state=0).fit(X, X[:, :9]).save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match="does not describe a model"):
+        kdiffhash.load(forge((None, tmp_path / "m"), tmp_path, change))

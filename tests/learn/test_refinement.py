@@ -11,7 +11,7 @@ from kdiffhash import DiffHash, KernelDiffHash, KernelLDAHash, LDAHash, draw_pai
 from kdiffhash.codes import truncate
 from kdiffhash.learn.kernels import GaussianMap, IdentityMap
 from kdiffhash.learn.pairs import labels_from_pairs
-from kdiffhash.learn.refinement import Hash, Refinement, _Descent, refine
+from kdiffhash.learn.refinement import Hash, Refinement, _Optimizer, refine
 from kdiffhash.learn.thresholds import rates_at
 
 
@@ -24,7 +24,7 @@ def make_objects(n_objects, seed, rows_per_object=4, noise=0.25, d=16):
     return X, np.repeat(np.arange(n_objects), rows_per_object)
 
 
-def plain_loss(features, directions, thresholds, objects, settings, prefixes):
+def plain_loss(features, directions, thresholds, labels, settings, prefixes):
     """Compute the loss by its definition, pair by pair, in double precision."""
     soft = np.tanh(settings.slope * (features @ directions.T - thresholds))
     n, total = len(soft), 0.0
@@ -33,7 +33,7 @@ def plain_loss(features, directions, thresholds, objects, settings, prefixes):
         distance = (1 - prefix @ prefix.T / length) / 2
         for i in range(n):
             partner = (i + n // 2) % n
-            negative = min(distance[i, j] for j in range(n) if objects[j] != objects[i])
+            negative = min(distance[i, j] for j in range(n) if labels[j] != labels[i])
             excess = settings.sharpness * (distance[i, partner] - negative + settings.margin)
             total += np.log1p(np.exp(excess)) / n
     return total
@@ -58,22 +58,22 @@ def test_gradients_agree_with_finite_differences_of_the_loss(kind):
         rng.normal(size=(n_bits, features.width)).astype(np.float32),
         rng.normal(size=n_bits).astype(np.float32),
     )
-    descent = _Descent(start, X, settings, rng, 1)
-    assert descent.prefixes.tolist() == [2, 4, 6]
-    items = np.concatenate([np.arange(0, 60, 2), np.arange(1, 60, 2)])
-    gradients = descent.gradients(items, y)
+    optimizer = _Optimizer(start, X, settings, rng, 1)
+    assert optimizer.prefixes.tolist() == [2, 4, 6]
+    members = np.concatenate([np.arange(0, 60, 2), np.arange(1, 60, 2)])
+    gradients = optimizer.gradients(members, y)
     assert len(gradients) == (2 if kind == "linear" else 3)
 
     def loss():
-        white, offsets = (gradients[k][0].values.astype(np.float64) for k in (0, 1))
-        rows = X[items].astype(np.float64)
+        whitened, centred = (gradients[k][0].values.astype(np.float64) for k in (0, 1))
+        rows = X[members].astype(np.float64)
         if kind != "linear":
             gaps = rows[:, None] - gradients[2][0].values.astype(np.float64)
             gaps = gaps @ (metric if kind == "mahalanobis" else np.eye(6))
             rows = np.exp(-0.5 * (gaps**2).sum(axis=2))
-        directions = white @ descent.whiten.astype(np.float64)
-        thresholds = offsets + directions @ descent.mean
-        return plain_loss(rows, directions, thresholds, y[items], settings, [2, 4, 6])
+        directions = whitened @ optimizer.whitening.astype(np.float64)
+        thresholds = centred + directions @ optimizer.feature_mean
+        return plain_loss(rows, directions, thresholds, y[members], settings, [2, 4, 6])
 
     for parameter, gradient in gradients:
         flat, flat_gradient = parameter.values.reshape(-1), gradient.reshape(-1)
@@ -129,14 +129,14 @@ def test_result_depends_on_the_seed_but_not_on_the_number_of_threads():
     assert (first.basis_ != other.basis_).any()
 
 
-def test_early_stopping_if_the_validation_error_does_not_improve(monkeypatch):
-    """Pairs of random rows have nothing in common, so descent can only overfit."""
+def test_refinement_stops_early_if_the_validation_error_does_not_improve(monkeypatch):
+    """Pairs of random rows have nothing in common, so refinement can only overfit."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 10)).astype(np.float32)
     y = np.repeat(np.arange(400), 2)
     steps = []
-    step = _Descent.step
-    monkeypatch.setattr(_Descent, "step", lambda *args: steps.append(1) or step(*args))
+    step = _Optimizer.step
+    monkeypatch.setattr(_Optimizer, "step", lambda *args: steps.append(1) or step(*args))
     start = Hash(
         IdentityMap(np.zeros(10, np.float32)),
         np.eye(8, 10, dtype=np.float32),
@@ -190,8 +190,8 @@ def test_refined_model_can_be_saved_and_loaded(tmp_path):
 
 def test_rows_connected_by_positive_pairs_share_a_label():
     pairs = np.array([[0, 3], [3, 5], [1, 2]])
-    objects = labels_from_pairs(pairs, 7)
-    same = objects[:, None] == objects
+    labels = labels_from_pairs(pairs, 7)
+    same = labels[:, None] == labels
     expected = np.eye(7, dtype=bool)
     for group in ([0, 3, 5], [1, 2]):
         expected[np.ix_(group, group)] = True
@@ -246,7 +246,7 @@ def test_hasher_is_not_fitted_after_interrupted_refinement(monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Descent, "step", interrupted)
+    monkeypatch.setattr(_Optimizer, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hasher.fit(X, y)
     with pytest.raises(NotFittedError):
@@ -258,7 +258,7 @@ def test_pairs_for_refinement_span_two_groups_if_groups_are_given(monkeypatch):
     groups = np.tile([0, 0, 1, 2], 60)
     calls = []
 
-    def record(start, rows, positives, objects, *args, **options):
+    def record(start, rows, positives, labels, *args, **options):
         calls.append(rows[positives])
         return start
 

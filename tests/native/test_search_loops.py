@@ -12,17 +12,17 @@ from reference import BITS, ROWS
 from kdiffhash import _core
 
 
-def run_nearest(words, queries, k, *, slices, kept=None, first=0, last=None, bounds=None):
+def run_nearest(words, queries, k, *, slices, kept=None, start=0, stop=None, bounds=None):
     """Return a list of (distance, row) per query."""
     n = len(queries)
-    last = len(words) if last is None else last
+    stop = len(words) if stop is None else stop
     bounds = np.full(n, 64 * words.shape[1] + 1, np.int64) if bounds is None else bounds.copy()
     distances, rows = np.full((n, k), -7, np.int32), np.full((n, k), -7, np.int64)
     sizes = np.full(n, -7, np.int64)
     mask = None if kept is None else reference.to_mask(kept)
     blocks = reference.to_blocks(words)
     _core.nearest(
-        *(blocks, len(words), mask, first, last, queries, slices, bounds, distances, rows, sizes)
+        *(blocks, len(words), mask, start, stop, queries, slices, bounds, distances, rows, sizes)
     )
     return [
         list(zip(d[:size].tolist(), r[:size].tolist()))
@@ -30,17 +30,17 @@ def run_nearest(words, queries, k, *, slices, kept=None, first=0, last=None, bou
     ]
 
 
-def run_range_search(words, queries, bounds, *, slices, kept=None, first=0, last=None, extra=0):
+def run_range_search(words, queries, bounds, *, slices, kept=None, start=0, stop=None, extra=0):
     """Return all (query, row, distance), and the number of calls that were needed."""
-    last = len(words) if last is None else last
+    stop = len(words) if stop is None else stop
     capacity = _core.max_hits_per_step + extra
     query_index, rows = np.empty((2, capacity), np.int64)
     distances = np.empty(capacity, np.int32)
     mask = None if kept is None else reference.to_mask(kept)
-    blocks, position, hits, n_calls = reference.to_blocks(words), (first, 0), [], 0
-    while position[0] < last:
+    blocks, position, hits, n_calls = reference.to_blocks(words), (start, 0), [], 0
+    while position[0] < stop:
         *position, size = _core.range_search(
-            *(blocks, len(words), mask, last, queries, slices, bounds, *position),
+            *(blocks, len(words), mask, stop, queries, slices, bounds, *position),
             *(query_index, rows, distances),
         )
         hits += zip(query_index[:size].tolist(), rows[:size].tolist(), distances[:size].tolist())
@@ -74,15 +74,19 @@ def test_nearest_for_any_length_with_ties_removed_rows_row_ranges_and_bounds(n_b
         queries[::3] = words[rng.integers(0, n, len(queries[::3]))]
         distances = reference.distances_of(queries, words)
         kept = rng.random(n) < 0.7
-        first, last = 8 * int(rng.integers(0, 20)), int(rng.integers(300, n + 1))
-        inside = (np.arange(n) >= first) & (np.arange(n) < last)
-        top = 64 * words.shape[1] + 1
-        for bounds in (np.full(20, top), rng.integers(0, n_bits + 2, 20), np.zeros(20, np.int64)):
+        start, stop = 8 * int(rng.integers(0, 20)), int(rng.integers(300, n + 1))
+        inside = (np.arange(n) >= start) & (np.arange(n) < stop)
+        max_bound = 64 * words.shape[1] + 1
+        for bounds in (
+            np.full(20, max_bound),
+            rng.integers(0, n_bits + 2, 20),
+            np.zeros(20, np.int64),
+        ):
             expected = reference.nearest(distances, kept & inside, bounds, 11)
-            options = {"kept": kept, "first": first, "last": last, "bounds": bounds}
+            options = {"kept": kept, "start": start, "stop": stop, "bounds": bounds}
             assert run_nearest(words, queries, 11, slices=slices, **options) == expected
-        expected = reference.nearest(distances, inside, np.full(20, top), 100)
-        assert run_nearest(words, queries, 100, slices=slices, first=first, last=last) == expected
+        expected = reference.nearest(distances, inside, np.full(20, max_bound), 100)
+        assert run_nearest(words, queries, 100, slices=slices, start=start, stop=stop) == expected
 
 
 @pytest.mark.parametrize("slices", [False, True])
@@ -122,7 +126,7 @@ def test_range_search_resumes_when_the_buffers_were_full(n_bits, slices):
     kept = rng.random(n) < 0.9
     inside = (np.arange(n) >= 16) & (np.arange(n) < 1093)
     bounds = rng.choice([0, n_bits // 2, n_bits + 1, n_bits + 1], n_queries)
-    options = {"kept": kept, "first": 16, "last": 1093}
+    options = {"kept": kept, "start": 16, "stop": 1093}
     hits, n_calls = run_range_search(words, queries, bounds, slices=slices, extra=100, **options)
     assert sorted(hits) == reference.range_search(distances, kept & inside, bounds)
     assert n_calls > 1

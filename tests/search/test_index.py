@@ -145,7 +145,7 @@ def test_both_kernels_find_the_same(kernel, n_queries, monkeypatch):
 
 
 def test_range_search_with_more_results_than_the_buffer_holds(monkeypatch):
-    monkeypatch.setattr(scan, "_HITS", 100)
+    monkeypatch.setattr(scan, "_RESULT_BUFFER", 100)
     monkeypatch.setattr(scan, "_RANGE_QUERIES", 64)
     monkeypatch.setattr(scan, "_THREAD_NS", 1)  # use threads even for little work
     codes = np.zeros((20_003, 8), np.uint8)

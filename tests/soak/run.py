@@ -1,6 +1,6 @@
 """Run all attacks with a fixed seed; print and store a table; fail if any outcome is wrong.
 
-python tests/soak/run.py [--scale 0.1] [--only index] [--seed 0] [--out docs/soak.json]
+python tests/soak/run.py [--scale 0.1] [--only index] [--seed 0] [--out FILE]
 """
 
 from __future__ import annotations

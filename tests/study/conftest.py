@@ -22,11 +22,11 @@ def small_study(small_scenes, tmp_path_factory):
     from unittest import mock
 
     out = tmp_path_factory.mktemp("study") / "report"
-    with mock.patch("kdiffhash.study.run.quick", small):
+    with mock.patch("kdiffhash.study.run.quick_plan", small):
         results = run_study(
             out,
             train_scenes=[str(small_scenes / "hill")],
             test_scenes=[str(small_scenes / "house")],
-            first_look=True,
+            quick=True,
         )
     return results, out

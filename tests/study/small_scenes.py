@@ -31,7 +31,7 @@ def make_scene(folder, n_points, seed, noise=45, n_views=4):
 
 
 def small(plan):
-    """The plan for a first look, smaller still."""
+    """Return an even smaller plan than that of a quick study."""
     return replace(
         plan,
         n_positives=1500,

@@ -22,9 +22,9 @@ METHODS = ["sift", "rootsift", "dif-paper", "kdif-paper", "dif", "kdif"]
 
 
 def run(out, source, **options):
-    with mock.patch("kdiffhash.study.run.quick", small):
+    with mock.patch("kdiffhash.study.run.quick_plan", small):
         return run_paper_study(
-            out, source, methods=METHODS, lengths=[32, 64], first_look=True, **options
+            out, source, methods=METHODS, lengths=[32, 64], quick=True, **options
         )
 
 

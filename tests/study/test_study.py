@@ -26,12 +26,12 @@ from kdiffhash.study.report import summary
 
 
 def study(out, scenes, train=("hill",), test=("house",), **options):
-    with mock.patch("kdiffhash.study.run.quick", small):
+    with mock.patch("kdiffhash.study.run.quick_plan", small):
         return run_study(
             out,
             train_scenes=[str(scenes / name) for name in train],
             test_scenes=[str(scenes / name) for name in test],
-            first_look=True,
+            quick=True,
             **options,
         )
 
@@ -141,9 +141,9 @@ sys.path.insert(0, sys.argv[1])
 from unittest import mock
 from small_scenes import small
 from kdiffhash.study import run_study
-with mock.patch("kdiffhash.study.run.quick", small):
+with mock.patch("kdiffhash.study.run.quick_plan", small):
     run_study(sys.argv[2], train_scenes=[sys.argv[3]], test_scenes=[sys.argv[4]],
-              methods=["sift", "dif", "lda", "random"], lengths=[32, 64], first_look=True)
+              methods=["sift", "dif", "lda", "random"], lengths=[32, 64], quick=True)
 """
 
 
@@ -292,14 +292,14 @@ def test_an_unwritable_output_folder_is_reported(tmp_path):
 def test_different_spellings_of_a_path_are_one_scene(small_scenes, tmp_path):
     hill = small_scenes / "hill"
     spelled = f"{hill}/../hill/"
-    with mock.patch("kdiffhash.study.run.quick", small):
+    with mock.patch("kdiffhash.study.run.quick_plan", small):
         results = run_study(
             tmp_path / "out",
             train_scenes=[str(hill)],
             test_scenes=[spelled],
             methods=["random"],
             lengths=[32],
-            first_look=True,
+            quick=True,
         )
     assert results.plan.split == {str(hill.resolve())}
     make_scene(tmp_path / "hill", 60, 9)

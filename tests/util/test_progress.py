@@ -8,7 +8,7 @@ import pytest
 
 from kdiffhash import KernelLDAHash
 from kdiffhash._util.progress import is_shown, progress, shown, waiting
-from kdiffhash.cli import app
+from kdiffhash.cli.commands import app
 
 
 class Terminal:

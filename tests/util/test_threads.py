@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from kdiffhash._util.threads import n_threads, one_blas_thread, run_plain, run_tiles, sum_tiles
+from kdiffhash._util.threads import (
+    n_threads,
+    one_blas_thread,
+    run_concurrently,
+    run_tiles,
+    sum_tiles,
+)
 
 FOLDERS = ("numpy.libs", "scipy.libs")
 
@@ -113,7 +119,7 @@ def test_number_of_threads_for_n_jobs():
 
 def test_all_tasks_run_and_exceptions_are_raised():
     done = []
-    run_plain([partial(done.append, i) for i in range(5)])
+    run_concurrently([partial(done.append, i) for i in range(5)])
     assert sorted(done) == list(range(5))
 
     def fail() -> None:
@@ -121,7 +127,7 @@ def test_all_tasks_run_and_exceptions_are_raised():
 
     for tasks in ([fail], [fail, partial(done.append, 5)], [partial(done.append, 6), fail]):
         with pytest.raises(KeyError, match="here"):
-            run_plain(tasks)
+            run_concurrently(tasks)
     assert sorted(done) == list(range(7))
 
 
@@ -133,13 +139,13 @@ def test_tasks_run_while_the_pool_is_busy_with_other_callers():
         waited.append(leave.wait(30))
 
     n = 2 * (os.cpu_count() or 1)
-    others = [threading.Thread(target=run_plain, args=([block] * n,)) for _ in range(2)]
+    others = [threading.Thread(target=run_concurrently, args=([block] * n,)) for _ in range(2)]
     for thread in others:
         thread.start()
     for _ in range(n):  # as many as the pool has threads, and more
         inside.acquire()
     done = []
-    run_plain([partial(done.append, i) for i in range(3)])
+    run_concurrently([partial(done.append, i) for i in range(3)])
     assert sorted(done) == [0, 1, 2]
     leave.set()
     for thread in others:
@@ -162,10 +168,10 @@ def test_nested_tiles_do_not_deadlock():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_tasks_run_in_a_forked_process():
-    run_plain([lambda: None] * 3)
+    run_concurrently([lambda: None] * 3)
     child = os.fork()
     if not child:
         done = []
-        run_plain([partial(done.append, i) for i in range(3)])
+        run_concurrently([partial(done.append, i) for i in range(3)])
         os._exit(0 if len(done) == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0

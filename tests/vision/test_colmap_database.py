@@ -14,7 +14,7 @@ import pytest
 
 from kdiffhash import load_pretrained, match_codes
 from kdiffhash.study.baselines import RandomHyperplaneHash
-from kdiffhash.vision import colmap
+from kdiffhash.vision import colmap, colmap_database
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -360,7 +360,7 @@ def test_a_missing_database_is_reported(tmp_path, run):
 
 
 def test_a_database_locked_for_writing_is_reported(database, run, monkeypatch):
-    monkeypatch.setattr(colmap, "_LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(colmap_database, "LOCK_TIMEOUT", 0.05)
     before, tables = database.read_bytes(), contents(database)
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -372,7 +372,7 @@ def test_a_database_locked_for_writing_is_reported(database, run, monkeypatch):
 
 
 def test_a_database_locked_for_reading_is_reported(database, run, monkeypatch):
-    monkeypatch.setattr(colmap, "_LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(colmap_database, "LOCK_TIMEOUT", 0.05)
     execute(database, "PRAGMA journal_mode = DELETE")
     before = database.read_bytes()
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
@@ -469,7 +469,7 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
 
 def test_a_failed_shrink_leaves_no_file(database, tmp_path, run):
     before = database.read_bytes()
-    assert "already exists" in run("shrink", database, "-o", database, fail=True)
+    assert "would be replaced" in run("shrink", database, "-o", database, fail=True)
     nowhere = tmp_path / "nowhere" / "small.db"
     assert "does not exist" in run("shrink", database, "-o", nowhere, fail=True)
     assert database.read_bytes() == before

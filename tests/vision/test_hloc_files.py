@@ -306,3 +306,53 @@ def test_the_input_file_is_not_accepted_as_output(features, run):
     for what in ("encode", "match"):
         assert "would be replaced" in run(what, features, "-o", features, fail=True)
     assert features.read_bytes() == before
+
+
+def change_codes(path):
+    with h5py.File(path, "a") as file:
+        file["db/2.jpg/descriptors"][3, 5] ^= 1
+
+
+def swap_images(path):
+    with h5py.File(path, "a") as file:
+        for old, new in (("db/1.jpg", "x"), ("db/2.jpg", "db/1.jpg"), ("x", "db/2.jpg")):
+            file.move(old, new)
+
+
+def drop_the_checksum(path):
+    with h5py.File(path, "a") as file:
+        del file["db/1.jpg/descriptors"].attrs["crc"]
+
+
+def make_the_fingerprint_a_number(path):
+    with h5py.File(path, "a") as file:
+        file["db/1.jpg/descriptors"].attrs["kdiffhash_model"] = [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_codes, "codes of db/2.jpg are damaged"),
+        (swap_images, "are damaged"),
+        (drop_the_checksum, "codes of db/1.jpg are damaged"),
+        (make_the_fingerprint_a_number, "codes of another model"),
+    ],
+)
+def test_damaged_codes_are_refused(features, tmp_path, run, change, message):
+    path, out = tmp_path / "codes.h5", tmp_path / "matches.h5"
+    run("encode", features, "-o", path)
+    run("match", path, "-o", out)
+    before = out.read_bytes()
+    change(path)
+    assert message in run("match", path, "-o", out, fail=True)
+    assert out.read_bytes() == before
+
+
+def test_an_image_with_more_keypoints_than_descriptors_is_refused(features, tmp_path, run):
+    with h5py.File(features, "a") as file:
+        del file["db/1.jpg/keypoints"]
+        file["db/1.jpg/keypoints"] = np.zeros((101, 2), np.float32)
+    for name in ("match", "encode"):
+        output = run(name, features, "-o", tmp_path / "out.h5", fail=True)
+        assert "db/1.jpg has 101 keypoints, but 100 descriptors" in output
+        assert not (tmp_path / "out.h5").exists()

@@ -16,7 +16,7 @@ import pytest
 
 from kdiffhash import HammingIndex, HashedFeatures, HashedSIFT, load_pretrained
 from kdiffhash.hashers.fingerprint import fingerprint
-from kdiffhash.vision import PhotoIndex, match_photos, photo_index, read_photo
+from kdiffhash.vision import PhotoIndex, match_photos, photo_database, photo_index, read_photo
 
 NAMES = ("camera", "coins", "astronaut", "chelsea", "coffee", "brick")
 
@@ -269,7 +269,10 @@ def test_old_fingerprints_of_the_same_model_are_accepted(folder, monkeypatch):
     index = make_index(folder)
     with HammingIndex.open(folder / "x.index" / "codes.index") as codes:
         assert codes.model == fingerprint(index.features.model)
-    with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection, connection:
+    with (
+        closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection,
+        photo_database.changing(connection),
+    ):
         connection.execute("UPDATE settings SET value = 'old' WHERE name = 'model'")
     with pytest.raises(ValueError, match="another model"):
         index.update(folder / "photos")
@@ -338,6 +341,94 @@ def test_a_missing_or_damaged_index_is_reported(folder, tmp_path):
         PhotoIndex.open(folder / "x.index")
 
 
+CHANGES = (
+    "UPDATE photos SET points = zeroblob(length(points)) WHERE path LIKE '%astronaut%'",
+    "UPDATE photos SET points = substr(points, 1, 804) WHERE path LIKE '%astronaut%'",
+    "UPDATE photos SET points = NULL WHERE path LIKE '%astronaut%'",
+    "UPDATE photos SET path = '/other.png' WHERE path LIKE '%astronaut%'",
+    "UPDATE photos SET crc = crc + 1",
+    "UPDATE photos SET number = 77 WHERE path LIKE '%astronaut%'",
+    "DELETE FROM photos WHERE path LIKE '%astronaut%'",
+    "DELETE FROM photos",
+    "UPDATE sqlite_sequence SET seq = 0",
+    "UPDATE settings SET value = '400' WHERE name = 'size'",
+    "UPDATE settings SET value = '{\"n_features\": 200}' WHERE name = 'sift'",
+    "DELETE FROM settings WHERE name = 'checksum'",
+)
+
+
+@pytest.mark.parametrize("statement", CHANGES)
+def test_a_database_whose_content_changed_is_refused(folder, run, statement):
+    path = folder / "x.index" / "photos.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"photos\.sqlite is damaged") as error:
+        PhotoIndex.open(folder / "x.index").search(folder / "query.jpg")
+    assert "index the photographs again" in str(error.value)
+    output = run("search", folder / "query.jpg", "--index", folder / "x.index", fail=True)
+    assert "is damaged: its checksum does not match" in output
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("at", range(0, 100, 9))
+def test_a_changed_byte_is_refused_or_has_no_effect(collection, tmp_path, at):
+    index = tmp_path / "x.index"
+    shutil.copytree(collection / "x.index", index)
+    content = bytearray((index / "photos.sqlite").read_bytes())
+    content[at * len(content) // 100] ^= 0x10
+    (index / "photos.sqlite").write_bytes(content)
+    query = collection / "query.jpg"
+    expected = [(one.path, one.votes) for one in make_index(collection).search(query)]
+    reason, found = "", []
+    try:
+        found = [(one.path, one.votes) for one in PhotoIndex.open(index).search(query)]
+    except ValueError as error:
+        reason = str(error)
+    assert found == expected or "photos.sqlite" in reason or "is not an index" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("size", "large"),
+        ("size", None),
+        ("sift", "[1]"),
+        ("sift", "{"),
+        ("sift", '{"no_such_option": 1}'),
+        ("sift", '{"model": 1}'),
+        ("sift", '{"nOctaveLayers": "many"}'),
+    ],
+)
+def test_invalid_settings_with_a_valid_checksum_are_refused(folder, name, value):
+    with (
+        closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection,
+        photo_database.changing(connection),
+    ):
+        connection.execute("UPDATE settings SET value = ? WHERE name = ?", (value, name))
+    with pytest.raises(ValueError, match="has invalid settings"):
+        PhotoIndex.open(folder / "x.index")
+
+
+def test_an_emptied_database_is_not_taken_for_a_new_index(folder):
+    (folder / "x.index" / "photos.sqlite").write_bytes(b"")
+    before = (folder / "x.index" / "codes.index").read_bytes()
+    with pytest.raises(ValueError, match="is not an index of photographs"):
+        make_index(folder).update(folder / "photos")
+    assert (folder / "x.index" / "codes.index").read_bytes() == before
+
+
+def test_an_index_without_checksums_is_refused(folder):
+    with closing(sqlite3.connect(folder / "x.index" / "photos.sqlite")) as connection, connection:
+        connection.execute("ALTER TABLE photos DROP COLUMN crc")
+    for work in (
+        lambda: PhotoIndex.open(folder / "x.index"),
+        lambda: make_index(folder).update(folder / "photos"),
+    ):
+        with pytest.raises(ValueError, match="not an index of photographs of this version"):
+            work()
+
+
 def sources(page):
     """Return the src attributes of a page."""
     return re.findall(r"""src\s*=\s*["']?([^"'\s>]*)""", page)
@@ -367,7 +458,7 @@ def test_the_commands_index_and_search(collection, tmp_path, run):
     assert [row["verified"] for row in output["rows"]] == verified
     assert [row["inliers"] for row in output["rows"]] == [one.n_inliers for one in expected]
     assert [row["matches"] for row in output["rows"]] == [len(o.matches.pairs) for o in expected]
-    assert "astronaut.png" in run("search", collection / "query.jpg", *where, "-o", page)
+    assert "photographs: 6" in run("search", collection / "query.jpg", *where, "-o", page)
     assert "unchanged: 6" in run("index", collection / "photos", *where, *options)
 
 

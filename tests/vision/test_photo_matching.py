@@ -80,6 +80,27 @@ def test_a_fundamental_matrix_is_estimated(photos, agree):
     assert match_photos(*photos, tolerance=1e-3).inliers.sum() < found.inliers.sum()
 
 
+def draw_from_opencv():
+    """Return numbers of OpenCV's global random generator."""
+    numbers = np.zeros(8, np.int32)
+    cv2.randu(numbers, 0, 2**30)
+    return numbers.tolist()
+
+
+@pytest.mark.parametrize("geometry", ["fundamental", "homography"])
+def test_verification_leaves_the_random_generator_of_opencv_alone(photos, geometry):
+    cv2.setRNGSeed(7)
+    expected = draw_from_opencv()
+    results = []
+    for seed in (7, 8, 9):
+        cv2.setRNGSeed(seed)
+        results.append(match_photos(*photos, geometry=geometry))
+        assert (draw_from_opencv() == expected) == (seed == 7)
+    for one in results[1:]:  # reproducible whatever the state of that generator is
+        np.testing.assert_array_equal(one.model, results[0].model)
+        np.testing.assert_array_equal(one.inliers, results[0].inliers)
+
+
 def test_geometry_none_returns_all_matches(photos):
     a, b = photos
     found = match_photos(a, b, ratio=0.7, geometry="none", n_jobs=1)

@@ -121,7 +121,7 @@ def _mark_thread(is_worker: bool) -> None:
     _this_thread.is_worker = is_worker
 
 
-def run_plain(tasks: Sequence[Callable[[], None]]) -> None:
+def run_concurrently(tasks: Sequence[Callable[[], None]]) -> None:
     """Run tasks concurrently, one thread per task, on a shared pool.
 
     The number of BLAS threads is not changed. Inside a task, tasks run one after another.
@@ -193,7 +193,7 @@ def run_tiles(
             raise
 
     with one_blas_thread() if blas else nullcontext():
-        run_plain([work] * n_workers)
+        run_concurrently([work] * n_workers)
 
 
 def run(

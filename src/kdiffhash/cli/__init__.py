@@ -1,6 +1,7 @@
 """The command line.
 
-Commands import what they need inside their functions, so that `--help` is fast.
+Nothing is imported before Ctrl-C is handled, and commands import what they need inside their
+functions, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -8,64 +9,21 @@ from __future__ import annotations
 import os
 import sys
 
-import typer
-
-from . import data_commands as data
-from . import index_commands as index
-from . import model_commands as commands
-from . import pg_commands as pg
-from . import photo_commands as photos
-from . import reconstruction_commands as reconstruction
-from .info_command import info
-from .study_command import repeat_options, study
-
-app = typer.Typer(
-    name="kdiffhash",
-    help="Learn compact binary codes from pairs that should match and pairs that should not.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.command("train")(commands.train)
-app.command("encode")(commands.encode)
-app.command("eval")(commands.evaluate)
-app.command("info")(info)
-app.command("export")(commands.export)
-app.add_typer(index.app, name="index")
-app.command("match")(photos.match)
-app.add_typer(photos.app, name="photos")
-app.add_typer(reconstruction.colmap, name="colmap")
-app.add_typer(reconstruction.hloc, name="hloc")
-app.add_typer(pg.app, name="pg")
-app.add_typer(data.app, name="data")
-app.command("study")(study)
-
-
-def _print_version(requested: bool) -> None:
-    if requested:
-        from .. import __version__
-
-        print(f"kdiffhash {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _top(
-    version: bool = typer.Option(
-        False,
-        "--version",
-        callback=_print_version,
-        is_eager=True,
-        help="Print the version and exit.",
-    ),
-) -> None:
-    pass
+from .interrupt import exiting_on_interrupt
 
 
 def main() -> None:
+    """Run the command line as a program: Ctrl-C ends it at once, with exit code 130."""
+    with exiting_on_interrupt():
+        run()
+
+
+def run() -> None:
     """Run the command line; an error is printed as one sentence, without a traceback."""
     try:
+        from .commands import app
+        from .study_command import repeat_options
+
         app(repeat_options(sys.argv[1:]))
     except (ValueError, OSError, MemoryError, ImportError) as error:
         if os.environ.get("KDIFFHASH_TRACEBACK"):
@@ -76,6 +34,8 @@ def main() -> None:
 
 def _error_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
+        if error.strerror.startswith("No usable temporary directory"):
+            return f"{error.strerror}; set TMPDIR to a folder that can be written to"
         name = error.filename or error.filename2
         return f"{error.strerror}: {name}" if name else error.strerror
     if isinstance(error, MemoryError):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .guard import Inputs, check_writable
+
 
 def code_width(path: Path) -> int:
     """Return the number of bytes per code in a file or folder."""
@@ -68,14 +70,14 @@ def refuse_other_model(store: Any, where: Any, paths: list[Path], model: Path | 
     check_model(store.model, bits_and_model(paths, model, store.n_bits)[1], where)
 
 
-def check_out(out: Path | None, suffixes: tuple[str, ...] = (".npz", ".npy")) -> None:
-    """Raise before the work starts if the results could not be written to `out`."""
-    from .model_commands import check_writable
-
+def check_out(
+    out: Path | None, *inputs: Inputs, suffixes: tuple[str, ...] = (".npz", ".npy")
+) -> None:
+    """Raise before the work starts if the results could not be written or replace an input."""
     if out is not None:
         if out.suffix not in suffixes:
             raise ValueError(f"--out must end in {' or '.join(suffixes)}, got {out}")
-        check_writable(out)
+        check_writable(out, *inputs)
 
 
 def output_results(

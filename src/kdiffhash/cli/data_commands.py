@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .guard import refuse_inputs
 from .options import Jobs, Json, Seed
 from .output import show
 
@@ -80,6 +81,7 @@ def build(
     """Build a scene from your own photographs by structure from motion (COLMAP)."""
     from ..datasets import build_scene
 
+    refuse_inputs(out, photos, model, database)
     scene = build_scene(
         photos,
         out,

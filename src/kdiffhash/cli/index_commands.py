@@ -21,6 +21,7 @@ from .code_files import (
     output_results,
     refuse_other_model,
 )
+from .guard import check_writable
 from .options import Jobs, Json, ModelOfCodes
 
 app = typer.Typer(
@@ -75,24 +76,21 @@ def build(
     The file appears under its name once all codes are in it.
     """
     from .. import HammingIndex
-    from .._util.files import replacing
-    from ..search.index_file import changing, lock_path
-    from .model_commands import check_writable
+    from ..search.index_lock import creating
     from .output import show
 
-    check_writable(out)
+    check_writable(out, codes, ids, model)
     if out.exists():
         raise ValueError(
             f"{out} already exists; add to it with `kdiffhash index add`, or remove it first"
         )
     start = time.perf_counter()
     n_bits, made_by = bits_and_model(codes, model, bits)
-    with changing(out), replacing(out) as temporary:
-        try:
-            with HammingIndex.open(temporary, "a", n_bits=n_bits, model=made_by) as index:
-                n = _add_all(index, codes, ids)
-        finally:
-            lock_path(temporary).unlink(missing_ok=True)
+    with (
+        creating(out) as temporary,
+        HammingIndex.open(temporary, "a", n_bits=n_bits, model=made_by) as index,
+    ):
+        n = _add_all(index, codes, ids)
     seconds = time.perf_counter() - start
     result = {"index": str(out), "codes": n, "bits": n_bits, "seconds": round(seconds, 2)}
     show(result, as_json)
@@ -147,7 +145,7 @@ def search(
     """
     from .._util.files import open_npy
 
-    check_out(out)
+    check_out(out, path, queries, allowed, rerank_projections, model)
     if cluster is not None and (allowed is not None or rerank_projections is not None):
         raise ValueError("--allowed and --rerank-projections cannot be used with --cluster")
     options: dict[str, Any] = {} if cluster is not None else {"n_jobs": jobs}
@@ -214,7 +212,7 @@ def radius(
     """
     import numpy as np
 
-    check_out(out, (".npz",))
+    check_out(out, path, queries, model, suffixes=(".npz",))
     options = {} if cluster is not None else {"n_jobs": jobs}
     lims: list[Any] = [np.zeros(1, np.int64)]
     distances: list[Any] = [np.empty(0, np.int32)]
@@ -252,7 +250,7 @@ def duplicates(
     from .. import HammingIndex
     from .._util.progress import waiting
 
-    check_out(out)
+    check_out(out, path)
     with HammingIndex.open(path) as index, waiting("comparing"):
         pairs, distances = index.duplicates(radius, n_jobs=jobs)
         n_codes = len(index)
@@ -327,6 +325,26 @@ def verify(path: IndexArgument, as_json: Json = False) -> None:
     show({"index": str(path), "damage": damage if as_json else text}, as_json)
     if damage:
         raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    path: IndexArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Index file to create.")],
+    as_json: Json = False,
+) -> None:
+    """Copy the whole batches of a damaged index file to a new one.
+
+    The damaged file is not changed. If a batch of removals is lost, its codes are there again.
+    """
+    from .._util.progress import waiting
+    from ..search.index_repair import repair as copy_batches
+    from .output import show
+
+    check_writable(out, path)
+    with waiting("copying"):
+        result = copy_batches(path, out)
+    show({"index": str(out), **result}, as_json)
 
 
 @app.command()

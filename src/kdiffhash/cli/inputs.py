@@ -59,6 +59,11 @@ def is_scene(path: Path) -> bool:
     return True
 
 
+def paths_of(paths: list[Path]) -> list[Path]:
+    """Return the paths of all inputs, with the folders of scenes that are given by name."""
+    return [find_scene(path) if is_scene(path) else path for path in paths]
+
+
 def shards_of(paths: list[Path], descriptor: str) -> Shards:
     """Return the files that hold the rows of all inputs."""
     files = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cluster_option import Cluster, on_cluster
+from .guard import check_writable
 from .options import Jobs, Json, Seed
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ def train(
     import kdiffhash
 
     from .._util.progress import waiting
-    from .inputs import is_scene, pairs_of, read_all
+    from .inputs import is_scene, pairs_of, paths_of, read_all
     from .output import show
 
-    check_writable(out)
+    check_writable(out, paths_of(data), labels)
     source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
     if preprocess is Preprocessing.auto:
@@ -217,9 +217,10 @@ def encode(
     """
     from .. import BaseHasher
     from ..codes import n_bytes
+    from .inputs import paths_of
     from .output import show
 
-    check_writable(out, folder=out.suffix == "")
+    check_writable(out, model, paths_of([data]), folder=out.suffix == "")
     hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     if bits is not None:
@@ -376,17 +377,3 @@ def _describe(hasher: Any) -> dict[str, Any]:
         "input_features": hasher.n_features_in_,
         "preprocess": hasher.preprocess,
     }
-
-
-def check_writable(out: Path, *inputs: Path, folder: bool = False, option: str = "--out") -> None:
-    """Raise before the work starts if the result cannot be written or would replace an input."""
-    if not out.parent.is_dir():
-        raise ValueError(f"{option}: the folder {out.parent} does not exist")
-    if out.is_dir() and not folder:
-        raise ValueError(f"{option}: {out} is a folder; name a file")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"{option}: the folder {out.parent} is not writable")
-    if out.resolve() in [path.resolve() for path in inputs]:
-        raise ValueError(
-            f"{option}: {out} is also an input and would be replaced; name another file"
-        )

@@ -12,6 +12,7 @@ from .code_files import (
     bits_and_model,
     check_out,
     code_chunks,
+    code_count,
     output_neighbours,
     refuse_other_model,
 )
@@ -66,6 +67,11 @@ def import_codes(
 
     n_bits, made_by = bits_and_model([codes], model, bits)
     chosen = None if ids is None else open_npy(ids)
+    if chosen is not None and chosen.shape != (code_count(codes),):
+        raise ValueError(
+            f"{ids} holds {chosen.size} ids of shape {chosen.shape} for {code_count(codes)} codes; "
+            "pass one id per code"
+        )
     start, done, added = time.perf_counter(), 0, 0
     with PostgresStore(dsn, table) as store:
         store.create(n_bits, made_by)
@@ -112,7 +118,7 @@ def search(
     """
     from ..engines.postgres import PostgresStore
 
-    check_out(out)
+    check_out(out, queries, model)
     results: list[tuple[Any, Any]] = []
     with PostgresStore(dsn, table) as store:
         refuse_other_model(store, f"the table {table!r}", [queries], model)

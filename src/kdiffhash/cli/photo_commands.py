@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .guard import check_writable
 from .options import Jobs, Json
 
 if TYPE_CHECKING:
@@ -101,12 +102,11 @@ def match(
     from ..vision.drawing import check_image_name, stack_images, write_image
     from ..vision.opencv_baselines import NAMES, match_by_baseline
     from ..vision.photo_matching import verify_matches
-    from .model_commands import check_writable
     from .output import show
 
     if out is not None:
         check_image_name(out)
-        check_writable(out, a, b)
+        check_writable(out, a, b, model)
     extractor = _hashed_sift(model, bits, features, default_bits=256)
     left, right = photos = tuple(read_photo(path, extractor, size) for path in (a, b))
     for photo in photos:
@@ -208,10 +208,9 @@ def search(
     """
     from ..vision import PhotoIndex, read_photo
     from ..vision.results_page import write_page
-    from .model_commands import check_writable
     from .output import show
 
-    check_writable(out, query)
+    check_writable(out, query, index)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out must end in .html or .htm, got {out}")
     photos = PhotoIndex.open(index)

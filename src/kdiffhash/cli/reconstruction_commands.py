@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .._util.progress import progress, waiting
-from .model_commands import check_writable
+from .guard import check_writable
 from .options import Jobs, Json
 from .output import show
 
@@ -86,7 +86,7 @@ def colmap_match(
     from ..vision.image_pairs import image_pairs
 
     if keep is not None:
-        check_writable(keep, database, option="--keep")
+        check_writable(keep, database, pairs, model, option="--keep")
         if keep.exists():
             raise ValueError(f"--keep: {keep} already exists; name a new file, or remove it")
     seconds: dict[str, float] = {}
@@ -128,7 +128,7 @@ def colmap_shrink(
     """
     from ..vision.colmap import shrink_database
 
-    check_writable(out)
+    check_writable(out, database, model)
     if out.exists():
         raise ValueError(f"--out: {out} already exists; name a new file, or remove it")
     hasher = _load_model(model, bits, descriptors)
@@ -150,7 +150,7 @@ def hloc_encode(
     """Write a copy of a features file with codes in place of descriptors."""
     from ..vision.hloc import encode_features
 
-    check_writable(out, features)
+    check_writable(out, features, model)
     hasher = _load_model(model, bits, descriptors)
     with waiting("encoding"):
         n = encode_features(features, out, hasher)
@@ -173,7 +173,7 @@ def hloc_match(
     """Match images by the codes of their features and write a matches file for hloc."""
     from ..vision.hloc import match_features
 
-    check_writable(out, features)
+    check_writable(out, features, pairs, model)
     seconds: dict[str, float] = {}
     with _timed(seconds, "seconds"), waiting("matching"):
         n_matches = match_features(

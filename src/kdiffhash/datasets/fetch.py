@@ -6,32 +6,41 @@ the target folder, or that is not a regular file, is refused before anything is 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import lzma
 import os
+import re
 import shutil
 import stat
+import struct
 import tempfile
 import time
+import unicodedata
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from filelock import FileLock
 
 from .._util.errors import KdiffhashError
-from .._util.files import cache_folder
+from .._util.files import DAMAGE, first_line, make_cache_folder
 from .._util.progress import progress
 from .descriptors import describe_folder
 from .scene import Scene, read_scene
+from .sheets import find_sheets, read_sheet
 
 _READ_SIZE = 1 << 18  # bytes per read from the network
 _TIMEOUT = 60.0  # seconds without receiving a byte
 _MAX_ATTEMPTS = 4
-_MAX_UNPACKED = 8 << 30  # total bytes; the largest published archive has 2.6 GB
+_MAX_ARCHIVE = 4 << 30  # bytes of a download; the largest published archive has 2.6 GB
+_MAX_UNPACKED = 8 << 30  # total bytes
+_MAX_FILES = 100_000  # in an archive
+_MAX_NAME = 255  # bytes in the name of a file
 
 _2007 = "https://phototour.cs.washington.edu/patches/"
 _2011 = "http://matthewalunbrown.com/patchdata/"
@@ -124,7 +133,7 @@ def fetch_scene(
     if url is None and name in PUBLISHED:
         url, known = PUBLISHED[name]
         md5 = md5 or known
-    root = Path(cache) if cache is not None else cache_folder()
+    root = Path(cache) if cache is not None else make_cache_folder()
     folder = root / "scenes" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{name}.lock")):
@@ -202,38 +211,66 @@ def _download_rest(url: str, partial: Path, validator: Path, verbose: bool) -> N
             urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
         )
     except urllib.error.HTTPError as error:
-        if error.code != 416:
+        if error.code != 416 or not n_bytes:
             raise
         if error.headers["Content-Range"] == f"bytes */{n_bytes}":
             return  # the partial file is complete
         partial.unlink()
         raise ConnectionError("the file has changed on the server") from error
     with response:
+        total = _total_bytes(response, partial, n_bytes)
         if response.status != 206:
             n_bytes = 0
-        elif not (response.headers["Content-Range"] or "").startswith(f"bytes {n_bytes}-"):
-            partial.unlink()
-            raise ConnectionError("the server sent another range than the one requested")
-        length, etag = response.headers["Content-Length"], response.headers["ETag"] or "W/"
-        total = None if length is None else n_bytes + int(length)
         # Weak ETags cannot be used to resume.
+        etag = response.headers["ETag"] or "W/"
         tag = response.headers["Last-Modified"] if etag.startswith("W/") else etag
         validator.unlink(missing_ok=True)
-        if tag:
+        if tag and tag.isascii() and tag.isprintable():
             validator.write_text(tag)
         progress_bar = progress(total, f"downloading {partial.stem}", verbose)
         with partial.open("ab" if n_bytes else "wb") as file, progress_bar as advance:
             advance(n_bytes)
             while data := response.read1(_READ_SIZE):
+                n_bytes += len(data)
+                if n_bytes > _MAX_ARCHIVE:
+                    break
                 try:
                     file.write(data)
                 except OSError as error:
                     error.filename = error.filename or file.name
                     raise
-                n_bytes += len(data)
                 advance(len(data))
+    if n_bytes > (_MAX_ARCHIVE if total is None else total):
+        partial.unlink()
+        raise FetchError(f"{url} sends more than {total or _MAX_ARCHIVE} bytes; give another URL")
     if total is not None and n_bytes < total:
         raise ConnectionError(f"received {n_bytes} of {total} bytes")
+
+
+def _total_bytes(response: Any, partial: Path, n_bytes: int) -> int | None:
+    """Return the size of the whole file, if the server tells it; raise if its answer is invalid.
+
+    `n_bytes` were received before, and the bytes after them were requested.
+    """
+    length = response.headers["Content-Length"]
+    if length is not None and not re.fullmatch(r"[0-9]{1,18}", length.strip()):
+        raise FetchError(
+            f"cannot download {response.url}: the server sent the invalid Content-Length "
+            f"{length[:80]!r}"
+        )
+    total = None if length is None else int(length)
+    if response.status == 206:
+        content_range = response.headers["Content-Range"] or ""
+        if not n_bytes or not content_range.startswith(f"bytes {n_bytes}-"):
+            partial.unlink(missing_ok=True)
+            raise ConnectionError("the server sent another range than the one requested")
+        total = None if total is None else n_bytes + total
+    if total is not None and total > _MAX_ARCHIVE:
+        raise FetchError(
+            f"cannot download {response.url}: it has {total} bytes, more than the limit of "
+            f"{_MAX_ARCHIVE >> 30} GB"
+        )
+    return total
 
 
 def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: bool) -> None:
@@ -255,7 +292,9 @@ def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: 
             raise FetchError(f"{archive} is not a scene: it has no info.txt")
         try:
             read_scene(infos[0].parent)  # raises if files are missing or damaged
-        except (ValueError, FileNotFoundError) as error:
+            for sheet in find_sheets(infos[0].parent):
+                read_sheet(sheet)
+        except (ValueError, OSError) as error:
             reason = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
             raise FetchError(f"{archive} is not a complete scene: {reason}") from error
         infos[0].parent.chmod(0o755)  # mkdtemp makes it accessible to its owner only
@@ -266,8 +305,6 @@ def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: 
 
 def _extract(archive: Path, target: Path, verbose: bool) -> None:
     """Extract all files of a zip archive after checking that they are safe."""
-    damaged = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
-    unsupported = (NotImplementedError, RuntimeError)  # unknown compression, encryption
     try:
         with zipfile.ZipFile(archive) as file:
             members = [member for member in file.infolist() if not member.is_dir()]
@@ -277,27 +314,51 @@ def _extract(archive: Path, target: Path, verbose: bool) -> None:
                 for member in members:
                     file.extract(member, target)
                     advance(member.file_size)
-    except (*damaged, *unsupported) as error:
-        raise FetchError(f"{archive} is not a readable zip archive: {error}") from error
-    except OSError as error:
-        if error.errno is None:  # from a damaged bzip2 stream
-            raise FetchError(f"{archive} is not a readable zip archive: {error}") from error
+    except FetchError:
         raise
+    except (*DAMAGE, zlib.error, lzma.LZMAError, struct.error, OSError) as error:
+        # Damage can make zipfile seek to an invalid place or bzip2 fail without a number; any other
+        # number is that of a local error, such as a full disk.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        reason = first_line(error)
+        raise FetchError(f"{archive} is not a readable zip archive: {reason}") from error
 
 
 def _check_members(members: list[zipfile.ZipInfo], archive: Path) -> None:
     """Raise if a file would be written outside the target folder, is special, or is too large."""
+    taken: dict[str, bool] = {}  # paths as a file system that ignores case sees them: is it a file?
     for member in members:
         path = PurePosixPath(member.filename.replace("\\", "/"))
         kind = stat.S_IFMT(member.external_attr >> 16)
         is_outside = path.is_absolute() or ".." in path.parts or ":" in member.filename
-        if is_outside or "\0" in member.filename:
+        if is_outside or "\0" in member.filename or not path.parts:
             raise FetchError(
                 f"{archive} is refused: {member.filename!r} would be written outside the folder"
             )
         if kind not in (0, stat.S_IFREG):
             raise FetchError(f"{archive} is refused: {member.filename!r} is not a regular file")
+        if max(len(os.fsencode(part)) for part in path.parts) > _MAX_NAME:
+            raise FetchError(
+                f"{archive} is refused: {member.filename[:80]!r}... is too long a name"
+            )
+        for ancestor in (path, *path.parents[:-1]):
+            name, is_file = _folded(ancestor), ancestor is path
+            if name in taken and (is_file or taken[name]):
+                raise FetchError(
+                    f"{archive} is refused: two of its files would be written to {str(ancestor)!r}"
+                )
+            taken[name] = is_file
+    if len(members) > _MAX_FILES:
+        raise FetchError(f"{archive} is refused: it has more than {_MAX_FILES} files")
     if sum(member.file_size for member in members) > _MAX_UNPACKED:
         raise FetchError(
             f"{archive} is refused: it would unpack to more than {_MAX_UNPACKED >> 30} GB"
         )
+
+
+def _folded(path: PurePosixPath) -> str:
+    """Return what a path has in common with all paths that some file system takes for equal."""
+    return "/".join(
+        unicodedata.normalize("NFKC", part).casefold().rstrip(". ") for part in path.parts
+    )

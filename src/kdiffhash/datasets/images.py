@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._util.extras import need
+from .._util.files import DAMAGE, first_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
 
@@ -34,7 +36,7 @@ def read_grey(path: Path, *, apply_orientation: bool = False) -> NDArray[np.uint
             if image.mode in ("I", "F"):
                 raise ValueError("it has more than 16 bits per pixel; convert it to 8 or 16 bits")
             return np.asarray(image.convert("L"))
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+    except (*DAMAGE, OSError, struct.error, image_module.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise ValueError(f"{path} is not a readable image: {error}") from error
+        raise ValueError(f"{path} is not a readable image: {first_line(error)}") from error

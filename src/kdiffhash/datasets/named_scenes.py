@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from .._util.files import cache_folder
@@ -48,9 +49,10 @@ def find_scene(name: str | os.PathLike[str]) -> Path:
         return Path(root) / name
     if os.fspath(name) in ("views-train", "views-test"):
         return load_views().train.path.with_name(str(name))
-    fetched = cache_folder() / "scenes" / name
-    if (fetched / "info.txt").is_file():
-        return fetched
+    with suppress(FileNotFoundError):  # a user without a home folder has no cache
+        fetched = cache_folder() / "scenes" / name
+        if (fetched / "info.txt").is_file():
+            return fetched
     where = f"KDIFFHASH_SCENES={root}" if root else "KDIFFHASH_SCENES (which is not set)"
     raise FileNotFoundError(
         f"no scene {os.fspath(name)!r}: there is no such folder with an info.txt in the current "

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util.files import open_npy
+from .._util.files import check_regular, open_npy
 from ..learn.pairs import Pairs, Similar, draw_pairs
 from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
 
@@ -270,7 +270,7 @@ def read_scene(folder: Path, descriptor: str = "sift") -> Scene:
     path = scene.path / f"{descriptor}.npy"
     if path.is_file():
         shape = _open_descriptors(path).shape
-        if len(shape) != 2 or shape[0] != len(scene):
+        if len(shape) != 2 or shape[0] != len(scene) or not shape[1]:
             raise ValueError(
                 f"{path} has shape {shape}, but info.txt has {len(scene)} lines; one row per line "
                 "is expected"
@@ -348,9 +348,10 @@ def write_scene(
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """Return the contents of `meta.json`, empty if it is missing or unreadable."""
+    path = folder / "meta.json"
     try:
-        meta = json.loads((folder / "meta.json").read_text())
-    except (OSError, ValueError):
+        meta = json.loads(path.read_text()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}
 
@@ -397,6 +398,7 @@ def _open_descriptors(path: Path) -> NDArray[Any]:
 
 def _read_numbers(path: Path, n_columns: int) -> NDArray[np.int64]:
     """Read the first columns of a text file of integers."""
+    check_regular(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns about an empty file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.extras import need
+from .._util.files import DAMAGE, check_regular, first_line
 from .images import read_grey
 
 PATCH = 64  # pixels per side of a patch
@@ -139,15 +141,25 @@ def find_sheets(folder: Path) -> list[Path]:
 
 def read_sheet(path: Path) -> Pixels:
     """Read a sheet: memory-mapped if it is an uncompressed grey BMP file, else decoded."""
-    if path.suffix.lower() == ".bmp":
-        pixels = _map_bmp(path)
-        if pixels is not None:
-            return pixels
-    pixels = read_grey(path)
-    if pixels.shape != (SIDE, SIDE):
-        height, width = pixels.shape
+    check_regular(path)
+    image_module = need("PIL.Image", "vision")
+    try:
+        with image_module.open(path) as image:  # reads only the header
+            size, place = image.size, _place_of_pixels(image)
+    except (*DAMAGE, OSError, struct.error, image_module.DecompressionBombError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        raise ValueError(f"{path} is not a readable image: {first_line(error)}") from error
+    if size != (SIDE, SIDE):
+        width, height = size
         raise ValueError(f"{path} has {width} x {height} pixels; a sheet must have {SIDE} x {SIDE}")
-    return pixels
+    if place is None:
+        return read_grey(path)
+    offset, direction = place
+    try:
+        return np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))[::direction]
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{path} is truncated; fetch or build it again") from error
 
 
 def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
@@ -164,16 +176,9 @@ def write_sheets(folder: Path, patches: Any, suffix: str) -> None:
         image.save(folder / f"patches{number:04d}.{suffix}", format=kind, **options)
 
 
-def _map_bmp(path: Path) -> Pixels | None:
-    """Memory-map a BMP file; return None if it is compressed or not 8-bit grey."""
-    try:
-        with need("PIL.Image", "vision").open(path) as image:  # reads only the header
-            (coder, _, offset, (mode, _, direction)), *more = image.tile
-            if (image.size, image.mode, coder, mode, more) != ((SIDE, SIDE), "L", "raw", "L", []):
-                return None
-    except OSError:
-        return None  # decoding it will raise a better error
-    try:
-        return np.memmap(path, np.uint8, "r", offset, (SIDE, SIDE))[::direction]
-    except ValueError as error:
-        raise ValueError(f"{path} is truncated; fetch or build it again") from error
+def _place_of_pixels(image: Any) -> tuple[int, int] | None:
+    """Return offset and row order of an uncompressed grey BMP file; None for other images."""
+    if image.format != "BMP" or image.mode != "L" or len(image.tile) != 1:
+        return None
+    coder, _, offset, (mode, _, direction) = image.tile[0]
+    return (offset, direction) if (coder, mode) == ("raw", "L") else None

@@ -25,7 +25,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from .._util.extras import need
-from .._util.files import cache_folder
+from .._util.files import cache_folder, make_cache_folder
 from .._util.progress import progress
 from .._util.threads import run
 from .descriptors import describe_patches
@@ -118,8 +118,14 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
     (64, 64)
     """
     folder = cache_folder() / f"views-{RECIPE_VERSION}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Only one process makes the set; others wait for it.
+    if not _is_complete(folder):  # a cache with the complete set may be read-only
+        _make_views(folder, n_jobs, verbose)
+    return Views(read_scene(folder / "views-train"), read_scene(folder / "views-test"))
+
+
+def _make_views(folder: Path, n_jobs: int | None, verbose: bool) -> None:
+    """Make the set in one process, while others wait for it."""
+    make_cache_folder()
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not _is_complete(folder):
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -133,7 +139,6 @@ def load_views(*, n_jobs: int | None = None, verbose: bool = False) -> Views:
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    return Views(read_scene(folder / "views-train"), read_scene(folder / "views-test"))
 
 
 def _is_complete(folder: Path) -> bool:

@@ -7,10 +7,9 @@ of different models are not mixed.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,45 +17,25 @@ from numpy.typing import ArrayLike, NDArray
 from ..codes import Codes
 from ..search import checks
 from ..search.segment import Ids
-from .postgres_table import Data, Meta, StoreError, Table
+from .postgres_connection import StoreError
+from .postgres_search import find_nearest, find_within
+from .postgres_table import Data, Imported, Meta, Rows, Table, Upserted
 
 if TYPE_CHECKING:
     from ..search.checks import Model
 
-__all__ = ["Imported", "PostgresStore", "StoreError"]
+__all__ = ["Imported", "PostgresStore", "StoreError", "Upserted"]
 
 _BATCH = 50_000  # rows per transaction
-_QUERIES = 256  # queries per statement
 _MAX_BITS = 64_000  # longest codes that pgvector can index
-
-
-class Imported(NamedTuple):
-    """The result of `PostgresStore.import_codes`.
-
-    Attributes
-    ----------
-    added : int
-        Number of codes that were added.
-    already_stored : int
-        Number of codes that were already stored under the same ids.
-
-    Examples
-    --------
-    >>> from kdiffhash.engines.postgres import Imported
-    >>> added, already_stored = Imported(added=50_000, already_stored=0)
-    >>> added
-    50000
-    """
-
-    added: int
-    already_stored: int
 
 
 class PostgresStore:
     """Codes in a table of a PostgreSQL database that has the pgvector extension.
 
     Implements `CodeStore`. Each method call is one transaction, except for `import_codes`, which
-    commits batch by batch. The constructor only connects; `create` creates the table.
+    commits batch by batch. The constructor only connects; `create` creates the table. Threads may
+    share a store; their transactions run one after another.
 
     Parameters
     ----------
@@ -65,13 +44,15 @@ class PostgresStore:
         accepts.
     table : str, default="codes"
         Name of the table, 1 to 63 bytes. It is quoted, so any characters are allowed.
-    patience : float, default=60.0
-        Seconds for which `import_codes` tries to reconnect after the connection is lost.
+    reconnect_timeout : float, default=60.0
+        Seconds for which a method tries to reconnect when the connection is lost. It then repeats
+        the transaction, unless the server has committed it. 0 tries to reconnect once.
 
     Raises
     ------
     ConnectionError
-        If the server cannot be reached.
+        If the server cannot be reached; by the methods, if the connection is lost and cannot be
+        restored in time.
 
     Examples
     --------
@@ -82,8 +63,8 @@ class PostgresStore:
     ...     distances, ids = store.search(queries, k=10)
     """
 
-    def __init__(self, dsn: str, table: str = "codes", *, patience: float = 60.0) -> None:
-        self._table = Table(dsn, table, patience)
+    def __init__(self, dsn: str, table: str = "codes", *, reconnect_timeout: float = 60.0) -> None:
+        self._table = Table(dsn, table, reconnect_timeout)
         self._where = f"the table {table!r}"
 
     # -- the table ------------------------------------------------------------------------------
@@ -111,17 +92,8 @@ class PostgresStore:
             created by kdiffhash.
         """
         n_bits = checks.check_n_bits(n_bits, _MAX_BITS)
-        with self._table.transaction() as cursor:
-            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            meta = self._table.read_meta(cursor)
-            if meta is None:
-                fingerprint = checks.fingerprint_of(model, n_bits)
-                columns = "id bigint PRIMARY KEY, code bit({n}) NOT NULL, data jsonb"
-                self._table.execute(cursor, f"CREATE TABLE {{table}} ({columns})", n=n_bits)
-                comment = json.dumps({"kdiffhash": {"n_bits": n_bits, "model": fingerprint}})
-                statement = "COMMENT ON TABLE {table} IS {comment}"
-                self._table.execute(cursor, statement, comment=comment)
-                return self
+        new = Meta(n_bits, checks.fingerprint_of(model, n_bits))
+        meta = self._table.connection.write(lambda cursor: self._table.create(cursor, new))
         if meta.n_bits != n_bits:
             raise StoreError(
                 f"{self._where} holds codes of {meta.n_bits} bits, not {n_bits}; use another table"
@@ -131,32 +103,27 @@ class PostgresStore:
 
     def drop(self) -> None:
         """Drop the table with all its codes."""
-        with self._table.open() as (cursor, _):
-            self._table.execute(cursor, "DROP TABLE {table}")
+        self._write("DROP TABLE {table}")
 
     @property
     def n_bits(self) -> int:
         """Length of the codes in bits."""
-        with self._table.open() as (_, meta):
-            return meta.n_bits
+        return self._table.read(lambda _, meta: meta.n_bits)
 
     @property
     def model(self) -> str | None:
         """Fingerprint of the model that produced the codes; None if unknown."""
-        with self._table.open() as (_, meta):
-            return meta.model
+        return self._table.read(lambda _, meta: meta.model)
 
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, ascending."""
-        with self._table.open() as (cursor, _):
-            rows = self._table.execute(cursor, "SELECT id FROM {table} ORDER BY id").fetchall()
+        rows = self._fetch("SELECT id FROM {table} ORDER BY id")
         return np.array(rows, np.int64).reshape(-1)
 
     def __len__(self) -> int:
         """Number of codes."""
-        with self._table.open() as (cursor, _):
-            return int(self._table.execute(cursor, "SELECT count(*) FROM {table}").fetchone()[0])
+        return int(self._fetch("SELECT count(*) FROM {table}")[0][0])
 
     def info(self) -> dict[str, Any]:
         """Return the number and length of the codes, their model, and the size of the table.
@@ -167,18 +134,19 @@ class PostgresStore:
             ``table`` (its name), ``codes``, ``bits``, ``model`` (a fingerprint or None), ``bytes``
             (on disk, including indexes) and ``hnsw``, whether there is an HNSW index.
         """
-        with self._table.open() as (cursor, (n_bits, model)):
-            (n,) = self._table.execute(cursor, "SELECT count(*) FROM {table}").fetchone()
-            name = [self._table.quoted_name(cursor)]
-            (size,) = cursor.execute("SELECT pg_total_relation_size(%s::regclass)", name).fetchone()
-            cursor.execute(
-                "SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
-                "JOIN pg_am ON pg_am.oid = relam WHERE amname = 'hnsw' AND indrelid = %s::regclass",
-                name,
-            )
-            (n_hnsw,) = cursor.fetchone()
-        result = {"table": self._table.name, "codes": n, "bits": n_bits, "model": model}
-        return {**result, "bytes": size, "hnsw": bool(n_hnsw)}
+        query = (
+            "SELECT (SELECT count(*) FROM {table}), pg_total_relation_size(%s::regclass), "
+            "EXISTS (SELECT FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am "
+            "ON pg_am.oid = relam WHERE amname = 'hnsw' AND indrelid = %s::regclass)"
+        )
+
+        def work(cursor: Any, meta: Meta) -> dict[str, Any]:
+            name = self._table.quoted_name(cursor)
+            n, size, has_hnsw = self._table.execute(cursor, query, name, name).fetchone()
+            result = {"table": self._table.name, "codes": n, "bits": meta.n_bits}
+            return {**result, "model": meta.model, "bytes": size, "hnsw": has_hnsw}
+
+        return self._table.read(work)
 
     # -- adding, reading and removing codes -----------------------------------------------------
 
@@ -208,17 +176,22 @@ class PostgresStore:
         -------
         ids : int64 array of shape (n,)
         """
-        with self._table.open() as (cursor, meta):
+
+        def work(cursor: Any, meta: Meta) -> NDArray[np.int64]:
             array = self._check_new(codes, data, meta, model)
             self._table.execute(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
-            query = "SELECT greatest(max(id), -1) + 1 FROM {table}"
-            next_id = int(self._table.execute(cursor, query).fetchone()[0])
+            highest = self._table.execute(cursor, "SELECT max(id) FROM {table}").fetchone()[0]
+            next_id = 0 if highest is None else max(highest, -1) + 1
             chosen = checks.check_new_ids(ids, len(array), next_id)
-            if not self._table.try_copy(cursor, array, chosen, data, meta.n_bits):
+            rows = Rows(array, chosen, data, meta.n_bits)
+            if not self._table.try_copy(cursor, rows):
                 query = "SELECT id FROM {table} WHERE id = ANY(%s)"
                 stored = self._table.execute(cursor, query, chosen.tolist()).fetchall()
                 checks.refuse_stored(chosen[np.isin(chosen, stored)])
-        return chosen
+                self._table.copy(cursor, rows)  # raises, for a constraint that the user has added
+            return chosen
+
+        return self._table.write(work)
 
     def import_codes(
         self,
@@ -232,8 +205,8 @@ class PostgresStore:
         """Add many codes in batches; an interrupted import can be resumed.
 
         Each batch of 50,000 rows is one transaction. To resume, call the method again with the same
-        arguments: codes that are already stored under the same ids are left unchanged. If the
-        connection to the server is lost, the batch is retried for `patience` seconds.
+        arguments: codes that are already stored under the same ids are left unchanged, and so is
+        their data.
 
         Parameters
         ----------
@@ -262,33 +235,25 @@ class PostgresStore:
         ConnectionError
             If the server cannot be reached again in time. Batches that were committed stay.
         """
-        with self._table.open() as (_, meta):
-            array = self._check_new(codes, data, meta, model)
+        meta = self._table.read(lambda _, meta: meta)
+        array = self._check_new(codes, data, meta, model)
         chosen = checks.check_new_ids(ids, len(array))
         added = 0
         for start in range(0, len(chosen), _BATCH):
-            rows = slice(start, start + _BATCH)
-            batch = (array[rows], chosen[rows], None if data is None else data[rows])
-            added += self._table.retry(partial(self._add_batch, *batch, meta.n_bits))
-            advance(len(batch[0]))
+            part = slice(start, start + _BATCH)
+            items = None if data is None else data[part]
+            rows = Rows(array[part], chosen[part], items, meta.n_bits)
+            added += self._table.write(partial(self._add_batch, rows))
+            advance(len(rows.ids))
         return Imported(added, len(chosen) - added)
 
-    def _add_batch(self, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> int:
+    def _add_batch(self, rows: Rows, cursor: Any, meta: Meta) -> int:
         """Add one batch and return how many of its rows were not stored yet."""
-        with self._table.transaction() as cursor:
-            if self._table.try_copy(cursor, codes, ids, data, n_bits):
-                return len(ids)
-            self._table.stage(cursor, codes, ids, data, n_bits)
-            query = (
-                "SELECT s.id FROM kdiffhash_staged s JOIN {table} t USING (id) "
-                "WHERE s.code <> t.code LIMIT 1"
-            )
-            if conflict := self._table.execute(cursor, query).fetchone():
-                raise ValueError(
-                    f"id {conflict[0]} is stored with a different code; use upsert to overwrite it"
-                )
-            query = "INSERT INTO {table} SELECT * FROM kdiffhash_staged ON CONFLICT DO NOTHING"
-            return int(self._table.execute(cursor, query).rowcount)
+        if meta.n_bits != rows.n_bits:
+            raise StoreError(f"{self._where} was replaced during the import; import again")
+        if self._table.try_copy(cursor, rows):
+            return len(rows.ids)
+        return self._table.insert_missing(cursor, rows)
 
     def upsert(
         self,
@@ -297,7 +262,7 @@ class PostgresStore:
         data: Data | None = None,
         *,
         model: Model | None = None,
-    ) -> None:
+    ) -> Upserted:
         """Add codes, overwriting those with the same ids, in one transaction.
 
         Parameters
@@ -305,21 +270,26 @@ class PostgresStore:
         codes : uint8 array of shape (n, n_bytes)
         ids : int array of shape (n,)
         data : sequence of n mappings or None, default=None
-            Additional data for each code, stored as JSON. None also clears the data of the codes
-            that are overwritten.
+            Additional data for each code, stored as JSON. None keeps the data of the codes that
+            are overwritten; an item that is None clears it.
         model : BaseHasher or str, default=None
             The model that produced the codes, or its fingerprint; refused if it is not the model
             of the table.
+
+        Returns
+        -------
+        added : int
+            Number of codes whose ids were not stored.
+        replaced : int
+            Number of codes whose ids were stored.
         """
-        with self._table.open() as (cursor, meta):
+
+        def work(cursor: Any, meta: Meta) -> Upserted:
             array = self._check_new(codes, data, meta, model)
             chosen = checks.check_new_ids(ids, len(array))
-            self._table.stage(cursor, array, chosen, data, meta.n_bits)
-            statement = (
-                "INSERT INTO {table} SELECT * FROM kdiffhash_staged "
-                "ON CONFLICT (id) DO UPDATE SET code = excluded.code, data = excluded.data"
-            )
-            self._table.execute(cursor, statement)
+            return self._table.upsert(cursor, Rows(array, chosen, data, meta.n_bits))
+
+        return self._table.write(work)
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove codes by id, in one transaction.
@@ -330,10 +300,13 @@ class PostgresStore:
             All of them must be stored.
         """
         chosen = checks.check_ids(ids)
-        with self._table.open() as (cursor, _):
-            statement = "DELETE FROM {table} WHERE id = ANY(%s) RETURNING id"
+        statement = "DELETE FROM {table} WHERE id = ANY(%s) RETURNING id"
+
+        def work(cursor: Any, _: Meta) -> None:
             removed = self._table.execute(cursor, statement, chosen.tolist()).fetchall()
             checks.refuse_missing(chosen[~np.isin(chosen, removed)])
+
+        self._table.write(work)
 
     def get(self, ids: ArrayLike) -> Codes:
         """Return codes by id.
@@ -370,11 +343,22 @@ class PostgresStore:
     def _column(self, column: str, ids: ArrayLike) -> tuple[list[Any], int]:
         """Return the values of a column by id, and the length of the codes."""
         chosen = checks.check_ids(ids)
-        with self._table.open() as (cursor, (n_bits, _)):
-            query = f"SELECT id, {column} FROM {{table}} WHERE id = ANY(%s)"
+        query = f"SELECT id, {column} FROM {{table}} WHERE id = ANY(%s)"
+
+        def work(cursor: Any, meta: Meta) -> tuple[list[Any], int]:
             rows = dict(self._table.execute(cursor, query, chosen.tolist()).fetchall())
-        checks.refuse_missing(chosen[[i not in rows for i in chosen.tolist()]])
-        return [rows[i] for i in chosen.tolist()], n_bits
+            checks.refuse_missing(chosen[[i not in rows for i in chosen.tolist()]])
+            return [rows[i] for i in chosen.tolist()], meta.n_bits
+
+        return self._table.read(work)
+
+    def _fetch(self, query: str) -> list[Any]:
+        """Return the rows of a query."""
+        return self._table.read(lambda cursor, _: self._table.execute(cursor, query).fetchall())
+
+    def _write(self, statement: str, **values: int) -> None:
+        """Execute a statement that returns nothing."""
+        self._table.write(lambda cursor, _: self._table.execute(cursor, statement, **values))
 
     def _check_new(
         self, codes: ArrayLike, data: Data | None, meta: Meta, model: Model | None
@@ -382,7 +366,13 @@ class PostgresStore:
         """Return new codes as an array, after checking their length, data and model."""
         checks.check_model(meta.model, model, self._where)
         array = checks.check_rows(codes, meta.n_bits)
-        if data is not None and len(data) != len(array):
+        if data is None:
+            return array
+        if isinstance(data, str | Mapping) or not hasattr(data, "__len__"):
+            raise ValueError(
+                f"data must be a sequence with one item per code, got {type(data).__name__}"
+            )
+        if len(data) != len(array):
             raise ValueError(
                 f"got {len(array)} codes but data for {len(data)}; pass one item per code, or None"
             )
@@ -414,22 +404,13 @@ class PostgresStore:
         k = min(checks.check_k(k), 2**62)
         if ef_search is not None and not 1 <= ef_search <= 1000:
             raise ValueError(f"ef_search must be from 1 to 1000, got {ef_search}")
-        order = "d, id" if ef_search is None else "code <~> query_code"
-        nearest = f"ORDER BY {order} LIMIT {{k}}) AS nearest"
-        with self._table.open() as (cursor, (n_bits, _)):
-            codes, single = checks.check_queries(queries, n_bits)
-            count = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {k}) AS counted"
-            m = int(self._table.execute(cursor, count, k=k).fetchone()[0])
-            if ef_search is not None:
-                cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(ef_search)])
-                cursor.execute("SET LOCAL enable_seqscan = off")
-            lims, found, found_ids = self._run_queries(cursor, nearest, codes, n_bits, k=k)
-        m = int(np.diff(lims).max(initial=m))  # codes may have been added since they were counted
-        distances = np.full((len(codes), m), -1, np.int32)
-        ids = np.full((len(codes), m), -1, np.int64)
-        is_found = np.arange(m) < np.diff(lims)[:, None]
-        distances[is_found], ids[is_found] = found, found_ids
-        return (distances[0], ids[0]) if single else (distances, ids)
+
+        def work(cursor: Any, meta: Meta) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+            codes, single = checks.check_queries(queries, meta.n_bits)
+            distances, ids = find_nearest(self._table, cursor, codes, meta.n_bits, k, ef_search)
+            return (distances[0], ids[0]) if single else (distances, ids)
+
+        return self._table.read(work)
 
     def search_radius(
         self, queries: ArrayLike, radius: int
@@ -450,30 +431,13 @@ class PostgresStore:
         distances : int32 array
         ids : int64 array
         """
-        with self._table.open() as (cursor, (n_bits, _)):
-            codes, _ = checks.check_queries(queries, n_bits)
-            radius = checks.check_radius(radius, n_bits)
-            tail = ") AS codes WHERE d <= {radius}"
-            return self._run_queries(cursor, tail, codes, n_bits, radius=radius)
 
-    def _run_queries(
-        self, cursor: Any, tail: str, queries: Codes, n_bits: int, **literals: int
-    ) -> tuple[Ids, NDArray[np.int32], Ids]:
-        """Return lims, distances and ids for queries; `tail` completes the SQL statement."""
-        statement = (
-            "SELECT number, d, id FROM unnest(%s::text[]) WITH ORDINALITY AS batch(text, number), "
-            "LATERAL (SELECT text::bit({n}) AS query_code) AS query, "
-            f"LATERAL (SELECT id, (code <~> query_code)::int AS d FROM {{table}} {tail}"
-        )
-        results = [np.empty((0, 3), np.int64)]
-        for start in range(0, len(queries), _QUERIES):
-            bits = np.unpackbits(queries[start : start + _QUERIES], axis=1, count=n_bits)
-            texts = [(row + ord("0")).tobytes().decode() for row in bits]
-            rows = self._table.execute(cursor, statement, texts, n=n_bits, **literals).fetchall()
-            # PostgreSQL numbers the queries of a statement from 1.
-            results.append(np.array(rows, np.int64).reshape(-1, 3) + np.array([start - 1, 0, 0]))
-        query_index, distances, ids = np.concatenate(results).T
-        return checks.sort_by_query(query_index, distances.astype(np.int32), ids, len(queries))
+        def work(cursor: Any, meta: Meta) -> tuple[Ids, NDArray[np.int32], Ids]:
+            codes, _ = checks.check_queries(queries, meta.n_bits)
+            distance = checks.check_radius(radius, meta.n_bits)
+            return find_within(self._table, cursor, codes, meta.n_bits, distance)
+
+        return self._table.read(work)
 
     def build_index(self, *, m: int = 16, ef_construction: int = 64) -> None:
         """Build pgvector's HNSW index, for approximate search with `search(..., ef_search=...)`.
@@ -490,18 +454,17 @@ class PostgresStore:
                 f"m must be from 2 to 100 and ef_construction from 2 * m to 1000, got m={m}, "
                 f"ef_construction={ef_construction}"
             )
-        with self._table.open() as (cursor, _):
-            statement = (
-                "CREATE INDEX ON {table} USING hnsw (code bit_hamming_ops) "
-                "WITH (m = {m}, ef_construction = {ef_construction})"
-            )
-            self._table.execute(cursor, statement, m=m, ef_construction=ef_construction)
+        statement = (
+            "CREATE INDEX ON {table} USING hnsw (code bit_hamming_ops) "
+            "WITH (m = {m}, ef_construction = {ef_construction})"
+        )
+        self._write(statement, m=m, ef_construction=ef_construction)
 
     # -- connection -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connection."""
-        self._table.close()
+        self._table.connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,37 +1,69 @@
-"""A table of codes in PostgreSQL: connection, transactions, SQL statements and binary COPY."""
+"""A table of codes in PostgreSQL: its comment, its statements, and adding rows by binary COPY."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .._util.errors import KdiffhashError
 from .._util.extras import need
 from ..codes import Codes, n_bytes
 from ..search.segment import Ids
+from .postgres_connection import Connection, StoreError
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # header of binary COPY: no flags, no extension
 END = b"\xff\xff"  # trailer of binary COPY
+_ROWS = 50_000  # rows sent at a time
 
 Data = Sequence[Mapping[str, Any] | None]
 T = TypeVar("T")
 
 
-class StoreError(KdiffhashError, ValueError):
-    """A statement failed, or the table is missing, has another length, or is not kdiffhash's.
+class Imported(NamedTuple):
+    """The result of `PostgresStore.import_codes`.
+
+    Attributes
+    ----------
+    added : int
+        Number of codes that were added.
+    already_stored : int
+        Number of codes that were already stored under the same ids.
 
     Examples
     --------
-    >>> from kdiffhash import KdiffhashError
-    >>> from kdiffhash.engines.postgres import StoreError
-    >>> issubclass(StoreError, KdiffhashError), issubclass(StoreError, ValueError)
-    (True, True)
+    >>> from kdiffhash.engines.postgres import Imported
+    >>> added, already_stored = Imported(added=50_000, already_stored=0)
+    >>> added
+    50000
     """
+
+    added: int
+    already_stored: int
+
+
+class Upserted(NamedTuple):
+    """The result of `PostgresStore.upsert`.
+
+    Attributes
+    ----------
+    added : int
+        Number of codes whose ids were not stored.
+    replaced : int
+        Number of codes whose ids were stored.
+
+    Examples
+    --------
+    >>> from kdiffhash.engines.postgres import Upserted
+    >>> added, replaced = Upserted(added=2, replaced=8)
+    >>> replaced
+    8
+    """
+
+    added: int
+    replaced: int
 
 
 class Meta(NamedTuple):
@@ -41,127 +73,182 @@ class Meta(NamedTuple):
     model: str | None
 
 
+class Rows(NamedTuple):
+    """Rows to be added: codes, their ids, their data (or None), and the length of the codes."""
+
+    codes: Codes
+    ids: Ids
+    data: Data | None
+    n_bits: int
+
+    @property
+    def columns(self) -> str:
+        """The columns of the table that are written; users may have added others."""
+        return "id, code" if self.data is None else "id, code, data"
+
+
 class Table:
     """A table, by its name, and the connection to its server."""
 
-    def __init__(self, dsn: str, name: str, patience: float) -> None:
+    def __init__(self, dsn: str, name: str, reconnect_timeout: float) -> None:
         self._psycopg = need("psycopg", "postgres")
         self._sql = need("psycopg.sql", "postgres")
         if not name or "\0" in name or len(name.encode()) > 63:
             raise ValueError(
                 f"the name of a table must have 1 to 63 bytes and no zero byte, got {name!r}"
             )
-        self.dsn, self.name, self.patience = dsn, name, patience
-        self._connection = self._connect()
+        self.name = name
+        self.connection = Connection(dsn, reconnect_timeout)
 
-    # -- connection -----------------------------------------------------------------------------
+    # -- transactions and statements ------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+    def read(self, work: Callable[[Any, Meta], T]) -> T:
+        """Call `work` with a cursor and the `Meta` of the table, in a transaction that reads."""
+        return self.connection.read(lambda cursor: work(cursor, self._meta(cursor)))
 
-    def _connect(self) -> Any:
-        try:
-            return self._psycopg.connect(self.dsn, connect_timeout=10)
-        except self._psycopg.Error as error:
-            raise ConnectionError(f"cannot connect to PostgreSQL: {_one_line(error)}") from None
+    def write(self, work: Callable[[Any, Meta], T]) -> T:
+        """Call `work` with a cursor and the `Meta` of the table, in a transaction that writes."""
+        return self.connection.write(lambda cursor: work(cursor, self._meta(cursor)))
 
-    @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """Yield a cursor in a transaction, which is rolled back if an exception is raised."""
-        if self._connection.closed:
-            self._connection = self._connect()
-        try:
-            with self._connection.transaction(), self._connection.cursor() as cursor:
-                yield cursor
-        except self._psycopg.OperationalError as error:
-            raise ConnectionError(f"PostgreSQL: {_one_line(error)}") from error
-        except self._psycopg.Error as error:
-            raise StoreError(f"PostgreSQL: {_one_line(error)}") from error
-
-    def retry(self, transact: Callable[[], T]) -> T:
-        """Run a transaction; if the connection is lost, retry it with increasing delays."""
-        deadline, delay = time.monotonic() + self.patience, 0.2
-        while True:
-            try:
-                return transact()
-            except ConnectionError:
-                if time.monotonic() + delay > deadline:
-                    raise
-            time.sleep(delay)
-            delay = min(2 * delay, 5.0)
-
-    # -- statements -----------------------------------------------------------------------------
-
-    def execute(self, cursor: Any, text: str, *values: Any, **literals: int | str) -> Any:
+    def execute(self, cursor: Any, text: str, *values: Any, **parts: Any) -> Any:
         """Execute a statement and return the cursor.
 
         ``{table}`` in `text` stands for the quoted name of the table, other names in braces for
-        `literals`, and each ``%s`` for one of `values`, which are bound.
+        `parts` (identifiers, or values that become literals), and each ``%s`` for one of `values`,
+        which are bound.
         """
         # psycopg would take a percent sign in the name for a placeholder.
         table = self._sql.Identifier(self.name.replace("%", "%%"))
-        quoted = {name: self._sql.Literal(value) for name, value in literals.items()}
+        is_sql = self._sql.Composable
+        quoted = {
+            name: part if isinstance(part, is_sql) else self._sql.Literal(part)
+            for name, part in parts.items()
+        }
         return cursor.execute(self._sql.SQL(text).format(table=table, **quoted), values)
 
     def quoted_name(self, cursor: Any) -> str:
         """Return the name of the table in the form that PostgreSQL casts to regclass."""
         return str(self._sql.Identifier(self.name).as_string(cursor))
 
+    # -- the table ------------------------------------------------------------------------------
+
     def read_meta(self, cursor: Any) -> Meta | None:
         """Return what the comment of the table records; None if there is no such table."""
-        cursor.execute("SELECT to_regclass(%s)", [self.quoted_name(cursor)])
-        if cursor.fetchone()[0] is None:
+        query = "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%s)"
+        row = cursor.execute(query, [self.quoted_name(cursor)]).fetchone()
+        if row is None:
             return None
-        query = "SELECT obj_description(%s::regclass, 'pg_class')"
-        cursor.execute(query, [self.quoted_name(cursor)])
         try:
-            meta = json.loads(cursor.fetchone()[0])["kdiffhash"]
+            meta = json.loads(row[0])["kdiffhash"]
             return Meta(int(meta["n_bits"]), meta["model"])
         except (TypeError, ValueError, KeyError):
             raise StoreError(
                 f"the table {self.name!r} was not created by kdiffhash; use another name"
             ) from None
 
-    @contextmanager
-    def open(self) -> Iterator[tuple[Any, Meta]]:
-        """Yield a cursor in a transaction, and what the comment of the table records.
+    def _meta(self, cursor: Any) -> Meta:
+        meta = self.read_meta(cursor)
+        if meta is None:
+            raise StoreError(f"there is no table {self.name!r}; create it with create(n_bits)")
+        return meta
 
-        Raises `StoreError` if there is no such table.
-        """
-        with self.transaction() as cursor:
-            meta = self.read_meta(cursor)
-            if meta is None:
-                raise StoreError(f"there is no table {self.name!r}; create it with create(n_bits)")
-            yield cursor, meta
+    def create(self, cursor: Any, meta: Meta) -> Meta:
+        """Create the table unless it exists, and return what its comment records."""
+        # IF NOT EXISTS does not wait for others who create the same: both would create it.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('kdiffhash create', 0))")
+        cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        stored = self.read_meta(cursor)
+        if stored is None:
+            columns = "id bigint PRIMARY KEY, code bit({n}) NOT NULL, data jsonb"
+            self.execute(cursor, f"CREATE TABLE {{table}} ({columns})", n=meta.n_bits)
+            comment = json.dumps({"kdiffhash": meta._asdict()})
+            self.execute(cursor, "COMMENT ON TABLE {table} IS {comment}", comment=comment)
+        return stored or meta
 
     # -- adding rows ----------------------------------------------------------------------------
 
-    def try_copy(self, cursor: Any, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bool:
-        """Copy rows into the table; if an id is stored already, return False and copy none."""
+    def try_copy(self, cursor: Any, rows: Rows) -> bool:
+        """Copy rows into the table; if they violate a unique constraint, return False."""
         try:
-            with self._connection.transaction():
-                self._copy(cursor, self.name, codes, ids, data, n_bits)
+            with self.connection.savepoint():
+                self.copy(cursor, rows)
             return True
         except self._psycopg.errors.UniqueViolation:
             return False
 
-    def stage(self, cursor: Any, codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> None:
-        """Copy rows into a temporary table that is dropped at the end of the transaction."""
-        cursor.execute("DROP TABLE IF EXISTS pg_temp.kdiffhash_staged")
-        self.execute(cursor, "CREATE TEMP TABLE kdiffhash_staged (LIKE {table}) ON COMMIT DROP")
-        self._copy(cursor, "kdiffhash_staged", codes, ids, data, n_bits)
+    def insert_missing(self, cursor: Any, rows: Rows) -> int:
+        """Insert the rows whose ids are not stored, and return their number.
 
-    def _copy(
-        self, cursor: Any, table: str, codes: Codes, ids: Ids, data: Data | None, n_bits: int
-    ) -> None:
-        """Copy rows into a table with COPY in binary format."""
-        columns = "id, code" if data is None else "id, code, data"
-        statement = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT binary)")
-        with cursor.copy(statement.format(table=self._sql.Identifier(table))) as copy:
+        Raises `ValueError` if an id is stored with a different code.
+        """
+        staged = self._stage(cursor, rows)
+        insert = (
+            f"INSERT INTO {{table}} ({rows.columns}) SELECT {rows.columns} FROM {{staged}} "
+            "ORDER BY id ON CONFLICT (id) DO NOTHING"
+        )
+        added = int(self.execute(cursor, insert, staged=staged).rowcount)
+        # Compared after the insertion, because other sessions may have added rows until then.
+        query = (
+            "SELECT count(*), min(s.id) FILTER (WHERE s.code <> t.code) "
+            "FROM {staged} AS s JOIN {table} AS t ON s.id = t.id"
+        )
+        n_stored, conflict = self.execute(cursor, query, staged=staged).fetchone()
+        if conflict is not None:
+            raise ValueError(
+                f"id {conflict} is stored with a different code; use upsert to overwrite it"
+            )
+        if n_stored < len(rows.ids):  # retried, like other conflicts between sessions
+            raise self._psycopg.errors.SerializationFailure(
+                f"{len(rows.ids) - n_stored} rows were removed while they were imported, by "
+                "another session or by a trigger of the table"
+            )
+        return added
+
+    def upsert(self, cursor: Any, rows: Rows) -> Upserted:
+        """Insert or overwrite rows; return the numbers of rows added and replaced."""
+        staged = self._stage(cursor, rows)
+        data = "" if rows.data is None else ", data = excluded.data"
+        statement = (
+            f"WITH done AS (INSERT INTO {{table}} AS t ({rows.columns}) "
+            f"SELECT {rows.columns} FROM {{staged}} ORDER BY id "
+            f"ON CONFLICT (id) DO UPDATE SET code = excluded.code{data} "
+            # A row that is overwritten was locked before, and has the lock's number in xmax.
+            "RETURNING t.xmax = 0 AS is_new) "
+            "SELECT count(*) FILTER (WHERE is_new), count(*) FILTER (WHERE NOT is_new) FROM done"
+        )
+        added, replaced = self.execute(cursor, statement, staged=staged).fetchone()
+        self._refuse_dropped(added + replaced, len(rows.ids))
+        return Upserted(added, replaced)
+
+    def _stage(self, cursor: Any, rows: Rows) -> Any:
+        """Copy rows into a new temporary table, dropped at commit, and return its name."""
+        staged = self._sql.Identifier("pg_temp", f"kdiffhash_{uuid.uuid4().hex}")
+        columns = "id bigint, code bit({n}), data jsonb"
+        statement = f"CREATE TABLE {{staged}} ({columns}) ON COMMIT DROP"
+        self.execute(cursor, statement, staged=staged, n=rows.n_bits)
+        self.copy(cursor, rows, staged)
+        return staged
+
+    def copy(self, cursor: Any, rows: Rows, target: Any = None) -> None:
+        """Copy rows into the table, or into `target`, with COPY in binary format."""
+        codes, ids, data, n_bits = rows
+        statement = self._sql.SQL(f"COPY {{target}} ({rows.columns}) FROM STDIN (FORMAT binary)")
+        target = target or self._sql.Identifier(self.name)
+        with cursor.copy(statement.format(target=target)) as copy:
             copy.write(SIGNATURE)
-            copy.write(copy_rows(codes, ids, data, n_bits))
+            for start in range(0, len(ids), _ROWS):
+                part = slice(start, start + _ROWS)
+                items = None if data is None else data[part]
+                copy.write(copy_rows(codes[part], ids[part], items, n_bits))
             copy.write(END)
+        self._refuse_dropped(cursor.rowcount, len(ids))
+
+    def _refuse_dropped(self, n_stored: int, n: int) -> None:
+        if n_stored != n:
+            raise StoreError(
+                f"the table {self.name!r} accepted {n_stored} of {n} rows; remove the trigger or "
+                "rule that drops rows"
+            )
 
 
 def copy_rows(codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bytes:
@@ -178,15 +265,18 @@ def copy_rows(codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bytes:
     if data is None:
         return rows.tobytes()
     pieces = []
-    for row, item in zip(rows, data):
+    for row, item in zip(rows, data, strict=True):
         pieces.append(row.tobytes())
         if item is None:
             pieces.append(b"\xff\xff\xff\xff")  # a size of -1 is NULL
         else:
-            content = b"\x01" + json.dumps(item).encode()  # jsonb starts with its version, 1
+            content = b"\x01" + _encode(item, int(row["id"]))  # jsonb starts with its version, 1
             pieces.append(len(content).to_bytes(4, "big") + content)
     return b"".join(pieces)
 
 
-def _one_line(error: BaseException) -> str:
-    return str(error).strip().replace("\n", "; ") or type(error).__name__
+def _encode(item: Mapping[str, Any], id_: int) -> bytes:
+    try:
+        return json.dumps(item, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the data of id {id_} cannot be stored as JSON: {error}") from None

@@ -1,4 +1,8 @@
-"""Base class of the hashers whose directions have a closed form in the pair moments."""
+"""Base class of the hashers whose directions are computed in one step.
+
+The directions are eigenvectors of matrices that follow from averages over pairs (the moments, see
+`learn/moments.py`).
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,21 @@ _FEATURE_BYTES = 2**30  # memory for features; beyond it, moments are summed ove
 
 
 class ClosedFormHasher(BaseHasher):
-    """Base class of the hashers whose directions are eigenvectors of pair moments.
+    """Base class of the hashers whose directions are computed in one step from pair moments.
 
-    With ``refine > 0`` the eigenvectors are the starting point of a gradient descent.
+    The features of a row are the row itself or its kernel values against the basis rows. The
+    directions are eigenvectors computed from the moments of these features, averages over pairs
+    (see `learn/moments.py`). With ``refine > 0`` the eigenvectors are the starting point of a
+    gradient descent.
 
     Attributes
     ----------
+    threshold_weight : float
+        Weight of the FNR relative to the FPR when a threshold is chosen.
+    refine : int
+        Maximum number of gradient steps; 0 disables refinement.
+    verbose : bool
+        Show the progress of refinement on a terminal.
     directions_ : float32 array of shape (n_bits, n_features)
         One projection direction per bit.
     thresholds_ : float32 array of shape (n_bits,)
@@ -76,11 +89,11 @@ class ClosedFormHasher(BaseHasher):
     _per_bit: ClassVar[tuple[str, ...]] = _fitted
 
     def _learn(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> None:
-        """Gather rows, compute features, moments, directions and thresholds, and refine."""
+        """Gather rows, compute features, moments, directions and thresholds, and refine them."""
         check_both_kinds(int(similar.sum()), int((~similar).sum()))
-        batches = self._draw_refinement(pairs, similar, labels) if self.refine else None
+        refinement = self._draw_refinement(pairs, similar, labels) if self.refine else None
         samples = self._draw_samples(len(X))
-        refinement_pairs = () if batches is None else (batches.positives,)
+        refinement_pairs = () if refinement is None else (refinement.positives,)
         rows = gather(X, pairs, *samples.values(), *refinement_pairs)
 
         with one_blas_thread():
@@ -92,13 +105,14 @@ class ClosedFormHasher(BaseHasher):
         positive, negative = self._moments(rows, features, pairs, similar)
         self.directions_ = self._directions(positive, negative, n_bits).astype(np.float32)
 
+        # Each distinct row once; `members` are the pairs as positions in `used`.
         used, members = distinct_rows(pairs)
         encoder = Encoder(self.preprocess, features, self.directions_)
-        columns = encoder.columns(rows[used], self.n_jobs)
-        rates = find_thresholds(columns, members, similar, self.threshold_weight, self.n_jobs)
-        if batches is not None:
-            del columns  # refinement needs the memory
-            rates = self._refine(rates, rows, batches, pairs, similar)
+        projections = encoder.columns(rows[used], self.n_jobs)
+        rates = find_thresholds(projections, members, similar, self.threshold_weight, self.n_jobs)
+        if refinement is not None:
+            del projections  # refinement needs the memory
+            rates = self._refine(rates, rows, refinement, pairs, similar)
         self._take_bit_rates(rates)
 
     def _moments(
@@ -108,14 +122,14 @@ class ClosedFormHasher(BaseHasher):
         zeros = PairMoments.zeros(features.width, cross=self._needs_cross)
         sums = {True: zeros, False: zeros}
         fixed_point = features.in_unit_interval
-        for used, members, flags in _batches_of(pairs, similar, features.width):
+        for used, members, is_positive in _batches_of(pairs, similar, features.width):
             values = compute_features(
                 rows[used], self.preprocess, features, self.n_jobs, fixed_point=fixed_point
             )
-            for flag in sums:
-                chosen = members[flags == flag]
+            for kind in sums:
+                chosen = members[is_positive == kind]
                 if len(chosen):
-                    sums[flag] += PairMoments.of(
+                    sums[kind] += PairMoments.of(
                         values, chosen, cross=self._needs_cross, n_jobs=self.n_jobs
                     )
         return sums[True], sums[False]
@@ -129,21 +143,32 @@ class ClosedFormHasher(BaseHasher):
         settings, rng = Refinement(int(self.refine)), self._rng("refine")
         if labels is None:
             return _RefinementPairs(settings, rng, pairs[similar], None)
-        drawn, flags = draw_pairs(
+        drawn, is_positive = draw_pairs(
             labels.ids,
-            settings.steps * settings.batch_size,
-            1,
+            n_positives=settings.steps * settings.batch_size,
+            n_negatives=1,  # the minimum; it is discarded
             groups=labels.groups,
             random_state=rng,
         )
-        return _RefinementPairs(settings, rng, drawn[flags], labels.ids)
+        return _RefinementPairs(settings, rng, drawn[is_positive], labels.ids)
 
     def _refine(
-        self, rates: BitRates, rows: Any, batches: _RefinementPairs, pairs: Pairs, similar: Similar
+        self,
+        rates: BitRates,
+        rows: Any,
+        refinement: _RefinementPairs,
+        pairs: Pairs,
+        similar: Similar,
     ) -> BitRates:
-        """Refine directions, thresholds and the basis of a Gaussian kernel by gradient descent."""
-        used, members = distinct_rows(batches.positives)
-        ids = labels_from_pairs(members, len(used)) if batches.ids is None else batches.ids[used]
+        """Refine directions, thresholds and the basis of a Gaussian kernel by gradient descent.
+
+        Return the new thresholds and their error rates on the training pairs.
+        """
+        used, members = distinct_rows(refinement.positives)
+        if refinement.labels is None:
+            labels = labels_from_pairs(members, len(used))
+        else:
+            labels = refinement.labels[used]
         features = self._feature_map()
         if isinstance(features, IdentityMap):  # subtract the offset in full precision
             prepared = compute_features(rows[used], self.preprocess, features, self.n_jobs)
@@ -152,7 +177,7 @@ class ClosedFormHasher(BaseHasher):
             prepared = preprocess_rows(rows[used], self.preprocess)
         start = Hash(features, self.directions_, rates.thresholds)
         result = refine(
-            *(start, prepared, members, ids, batches.settings, batches.rng),
+            *(start, prepared, members, labels, refinement.settings, refinement.rng),
             n_jobs=self.n_jobs,
             verbose=self.verbose,
         )
@@ -177,12 +202,12 @@ class ClosedFormHasher(BaseHasher):
 
     @property
     def _needs_cross(self) -> bool:
-        """Whether cross moments are needed."""
+        """Whether the moments of x z^T are needed besides those of x - z."""
         return False
 
     @abstractmethod
     def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
-        """Draw the row numbers, for each purpose, from which the feature map is estimated."""
+        """Draw the rows from which the feature map is estimated: row numbers by purpose."""
 
     @abstractmethod
     def _fit_feature_map(self, rows: Any, samples: dict[str, Numbers]) -> None:
@@ -201,20 +226,22 @@ class ClosedFormHasher(BaseHasher):
 
 @dataclass(frozen=True)
 class _RefinementPairs:
-    """Positive pairs for refinement, the labels of all rows if known, and the generator."""
+    """What refinement starts from: settings, generator, positive pairs, and labels if known."""
 
     settings: Refinement
     rng: np.random.Generator
     positives: Pairs
-    ids: Numbers | None
+    labels: Numbers | None  # of all rows
 
 
 def _batches_of(
     pairs: Pairs, similar: Similar, width: int
 ) -> Iterator[tuple[Numbers, Pairs, Similar]]:
-    """Split pairs into batches whose features fit in memory: distinct rows, pairs, flags.
+    """Split pairs into batches whose features fit in memory.
 
-    A single batch if the features of all distinct rows fit, otherwise runs of consecutive pairs.
+    There is one batch if the features of all distinct rows fit; otherwise each batch is a run of
+    consecutive pairs. Yields, for each batch, its distinct rows, its pairs as positions among these
+    rows, and which of the pairs are positive.
     """
     fits = len(np.unique(pairs)) * width * 4 <= _FEATURE_BYTES
     step = len(pairs) if fits else max(1, _FEATURE_BYTES // (2 * width * 4))

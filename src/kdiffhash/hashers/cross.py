@@ -18,8 +18,9 @@ from ..learn.pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
 from ..learn.thresholds import BitRates
 from .kernel import KernelDiffHash
 from .linear import DiffHash, check_ridge
-from .model_file import Arrays, Header, Model, from_json, to_json
-from .serialization import from_file, to_file
+from .model_file import Arrays, Header, Model, to_json
+from .schema import check_params
+from .serialization import from_file, params_from, section, to_file
 
 Matrix = NDArray[np.float64]
 
@@ -220,11 +221,15 @@ class CrossDiffHash(Model, BaseEstimator):
     @classmethod
     def _from_file(cls, header: Header, arrays: Arrays) -> Self:
         sides = {}
-        for name, side in header["sides"].items():
+        for name in ("x", "y"):
+            side = section(section(header, "sides"), name)
             own = {k.removeprefix(f"{name}."): a for k, a in arrays.items() if k[:2] == f"{name}."}
-            kind = {"DiffHash": DiffHash, "KernelDiffHash": KernelDiffHash}[side["class"]]
-            sides[name] = from_file(kind, side, own)
-        params = {name: from_json(value) for name, value in header["params"].items()}
+            kinds = [kind for kind in (DiffHash, KernelDiffHash) if kind.__name__ == side["class"]]
+            if not kinds:
+                raise ValueError(f"its hasher {name} must be a DiffHash or a KernelDiffHash")
+            sides[name] = from_file(kinds[0], side, own)
+        params = params_from(header)
+        check_params(params, {}, _STORED)
         model = cls(**params, x=clone(sides["x"]), y=clone(sides["y"]))
         model._check_params()
         model.x_, model.y_ = sides["x"], sides["y"]

@@ -37,6 +37,7 @@ _GRAM_FLOOR = 1e-4  # regularisation of the Gram matrix, relative to a bound on 
 
 PAPER_SETTING: Mapping[str, Any] = {
     "kernel": "mahalanobis",
+    "gamma": "0.1*median",
     "moment": "cross",
     "alpha": 25.0,
     "norm": "euclidean",
@@ -48,9 +49,10 @@ PAPER_SETTING: Mapping[str, Any] = {
 
 The paper specifies cross moments, alpha = 25, no centring, a Gaussian kernel of a Mahalanobis
 distance, coefficient vectors of unit length, and SIFT descriptors without preprocessing. It does
-not specify the rest, which was chosen here: 1000 random basis rows, the bandwidth (the paper's
-formula has none), and thresholds that minimise FNR + FPR, because with the factor alpha of eq. 5
-nearly all bits become constant.
+not specify the rest, which was chosen here: 1000 random basis rows; the bandwidth (the paper's
+formula has none), a tenth of the reciprocal of the median, from a grid on training data; and
+thresholds that minimise FNR + FPR, because with the factor
+alpha of eq. 5 nearly all bits become constant.
 
 Examples
 --------
@@ -88,8 +90,7 @@ class KernelHasher(ClosedFormHasher):
             if self.n_bits is not None and self.n_bits > self.n_basis:
                 raise ValueError(self._too_many_bits(self.n_bits, self.n_basis))
         _parse_gamma(self.gamma)
-        if self.kernel_params and self.kernel in ("rbf", "mahalanobis"):
-            raise ValueError(f"kernel={self.kernel!r} takes no kernel_params; set gamma instead")
+        _check_kernel_params(self.kernel, self.kernel_params or {})
 
     def _draw_samples(self, n_rows: int) -> dict[str, Numbers]:
         """Draw row numbers for the basis and, if estimated from data, metric and bandwidth."""
@@ -168,6 +169,27 @@ class KernelHasher(ClosedFormHasher):
             f"{type(self).__name__} gives at most one bit per basis row: n_bits={n_bits}, but "
             f"there are {width} basis rows; raise n_basis, give more training rows, or lower n_bits"
         )
+
+
+def _check_kernel_params(kernel: Kernel, params: Mapping[str, Any]) -> None:
+    """Raise ValueError for parameters that a kernel does not have, or that are not numbers."""
+    if callable(kernel) or not params:
+        return
+    if kernel in ("rbf", "mahalanobis"):
+        raise ValueError(f"kernel={kernel!r} takes no kernel_params; set gamma instead")
+    from sklearn.metrics.pairwise import KERNEL_PARAMS
+
+    known = KERNEL_PARAMS[kernel]
+    for name, value in params.items():
+        if name not in known:
+            accepted = f"takes only {', '.join(sorted(known))}" if known else "takes none"
+            raise ValueError(f"kernel_params has {name!r}, but kernel={kernel!r} {accepted}")
+        is_number = isinstance(value, int | float | np.integer | np.floating)
+        if not is_number or not (-np.inf if name == "coef0" else 0) < value < np.inf:
+            raise ValueError(
+                f"kernel_params[{name!r}] must be a finite number"
+                f"{'' if name == 'coef0' else ' above 0'}, got {value!r}"
+            )
 
 
 def _parse_gamma(gamma: object) -> tuple[float | None, float]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.errors import KdiffhashError
-from .._util.files import replacing
+from .._util.files import check_regular, replacing
 
 FORMAT = 2  # format 1 has no float16; it is still written if no array is stored as float16
 _CLASSES = {  # classes that a file may name, and their modules in this package
@@ -36,6 +36,7 @@ _CLASSES = {  # classes that a file may name, and their modules in this package
 }
 _registered: dict[str, type[Model]] = {}  # classes from other packages, see `register`
 _HALVES = frozenset({"basis_", "directions_"})  # arrays that may be stored as float16
+_TYPES = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "F32", "F64"}
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -88,7 +89,9 @@ class Model:
             raise ValueError(
                 f"{name} cannot be saved: a model file can only name classes of kdiffhash"
             )
-        write_model_file(path, *self._to_file(), half)
+        header, arrays = self._to_file()
+        self._from_file(header, arrays)  # raises for what `load` would refuse
+        write_model_file(path, header, arrays, half)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -154,7 +157,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     """
     header, arrays = read_model_file(path)
     try:
-        return find_class(header["class"])._from_file(header, arrays)
+        return find_class(header.get("class"))._from_file(header, arrays)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} does not describe a model that this version can read: {error}"
@@ -167,13 +170,13 @@ def register(cls: type[AnyModel]) -> type[AnyModel]:
     return cls
 
 
-def find_class(name: str) -> type[Model]:
+def find_class(name: object) -> type[Model]:
     """Return a class that a model file may name."""
-    if name in _registered:
+    if isinstance(name, str) and name in _registered:
         return _registered[name]
-    if name not in _CLASSES:
+    if not isinstance(name, str) or name not in _CLASSES:
         raise ValueError(
-            f"the class {name} is unknown; to load a baseline, first "
+            f"the class {str(name)[:80]} is unknown; to load a baseline, first "
             "`import kdiffhash.study.baselines`"
         )
     cls: type[Model] = getattr(import_module(f".{_CLASSES[name]}", __package__), name)
@@ -216,11 +219,16 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
     name = os.fspath(path)
     if Path(path).is_dir():
         raise ModelFileError(f"{name} is a folder, not a model file")
+    check_regular(path)
     try:
         with safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
+            for key in file.keys():  # noqa: SIM118
+                kind = file.get_slice(key).get_dtype()
+                if kind not in _TYPES:
+                    raise TypeError(f"{key} has the type {kind}, which no model has")
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, TypeError) as error:
+    except (SafetensorError, TypeError, ValueError, MemoryError) as error:
         raise ModelFileError(
             f"{name} is not a model file or is damaged ({error}); copy or train it again"
         ) from error
@@ -232,10 +240,10 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
         version, stored = header["format"], header.pop("sha256", None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelFileError(f"{name} has a damaged header; copy or train it again") from None
-    if not isinstance(version, int) or version > FORMAT:
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise ModelFileError(
-            f"{name} has format {version}, but this version reads formats up to {FORMAT}; "
-            "upgrade kdiffhash"
+            f"{name} has format {str(version)[:80]}, but this version reads formats 1 to "
+            f"{FORMAT}; upgrade kdiffhash"
         )
     if stored != checksum(header, arrays):
         raise ModelFileError(
@@ -277,5 +285,12 @@ def from_json(value: Any) -> Any:
     if isinstance(value, dict):
         if "float" in value:
             return float(value["float"])
-        return {key: from_json(item) for key, item in value["dict"].items()}
+        if not isinstance(value.get("dict"), dict):
+            raise ValueError("its header has an object that is neither a number nor parameters")
+        return {key: _plain(item) for key, item in value["dict"].items()}
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value within an object, which may be a number but not another object."""
+    return float(value["float"]) if isinstance(value, dict) and "float" in value else value

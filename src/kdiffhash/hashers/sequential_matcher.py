@@ -8,7 +8,7 @@ correctly. Most negative pairs are far apart and are rejected after the first wo
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
@@ -23,8 +23,11 @@ from ..evaluate.calibration import calibrate, clopper_pearson
 from ..evaluate.roc import roc
 from ..learn.pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .model_file import Arrays, Header, Model
+from .schema import Array, Value, check_params
+from .serialization import section
 
 _WORD = 32  # bits read at a time
+_MAX_BITS = _WORD * (2**16 - 1)  # words read are counted in 16 bits
 _EARLY_SHARE = 0.5  # share of the target FPR that may be used up before the last word
 _EXTRA_FNR = 0.001  # increase of the FNR allowed for stopping early, if `fnr` is None
 _SMOOTHING = 1e-6  # keeps the likelihood ratio finite where positives and negatives do not overlap
@@ -305,16 +308,19 @@ class SequentialMatcher(Model):
 
     @classmethod
     def _from_file(cls, header: Header, arrays: Arrays) -> Self:
-        matcher, scalars = cls(**header["params"]), header["scalars"]
-        matcher.n_bits_ = int(scalars["n_bits_"])
+        params, scalars = section(header, "params"), section(header, "scalars")
+        check_params(params, {}, ("fpr", "fnr"))
+        matcher = cls(**params)
+        n_bits: Any = scalars.get("n_bits_")
+        Value(1, _MAX_BITS, whole=True).check("n_bits_", n_bits)
+        sizes = {"words": -(-n_bits // _WORD)}
+        for name in ("accept_", "reject_"):
+            if name not in arrays:
+                raise ValueError(f"{name} is missing")
+            Array(np.int32, ("words",), -1, n_bits + 1).check(name, arrays[name], sizes)
         matcher.accept_, matcher.reject_ = arrays["accept_"], arrays["reject_"]
-        for distances in (matcher.accept_, matcher.reject_):
-            if distances.shape != (-(-matcher.n_bits_ // _WORD),) or distances.dtype != np.int32:
-                raise ValueError(f"its thresholds do not match codes of {matcher.n_bits_} bits")
-        rates: dict[str, Any] = dict(scalars["expected_"])
-        for name in ("fpr_interval", "fnr_interval"):
-            rates[name] = tuple(rates[name])
-        matcher.expected_ = Expected(**rates)
+        matcher.n_bits_ = n_bits
+        matcher.expected_ = _expected(section(scalars, "expected_"), n_bits)
         return matcher
 
     def _check_fitted(self) -> None:
@@ -347,6 +353,22 @@ class SequentialMatcher(Model):
         ]
         run(tasks, self.n_jobs)
         return accepted, n_words
+
+
+def _expected(rates: dict[str, Any], n_bits: int) -> Expected:
+    """Return the error rates in a model file, after checking names and ranges."""
+    found: dict[str, Any] = {}
+    for field in fields(Expected):
+        value = rates.get(field.name)
+        is_interval = field.name.endswith("_interval")
+        values = value if is_interval and isinstance(value, list | tuple) else [value]
+        high = n_bits if field.name.startswith("bits_") else 1
+        for number in values:
+            Value(0, high).check(field.name, number)
+        if len(values) != 1 + is_interval:
+            raise ValueError(f"{field.name} must be a pair of numbers")
+        found[field.name] = tuple(values) if is_interval else value
+    return Expected(**found)
 
 
 def _before_last_word(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .model_file import Arrays, Header, from_json, to_json
+from .schema import NOT_STORED, check_fitted, check_params
 
 if TYPE_CHECKING:
     from .base import BaseHasher
@@ -28,7 +30,7 @@ def to_file(hasher: BaseHasher) -> tuple[Header, Arrays]:
             arrays[_PARAM + name] = np.asarray(value)
         elif name == "random_state" and not isinstance(value, int | np.integer):
             params[name] = None  # the state of a generator is not part of the model
-        elif name not in ("n_jobs", "verbose"):  # settings of the run, not of the model
+        elif name not in NOT_STORED:
             params[name] = to_json(name, value)
     for name in hasher._fitted:
         value = getattr(hasher, name, None)
@@ -42,52 +44,51 @@ def to_file(hasher: BaseHasher) -> tuple[Header, Arrays]:
 
 
 def from_file(cls: type[Hasher], header: Header, arrays: Arrays) -> Hasher:
-    """Return the checked hasher that a header and arrays describe."""
-    params = {name: from_json(value) for name, value in header["params"].items()}
+    """Return the hasher that a header and arrays describe, after comparing them with the schema."""
+    params = params_from(header)
     for (name, old), new in RENAMED.items():
         if params.get(name) == old:
             params[name] = new
     given = {n.removeprefix(_PARAM): a for n, a in arrays.items() if n.startswith(_PARAM)}
-    hasher = cls(**params, **given)
-    scalars = header["scalars"]
-    n_features = scalars["n_features_in_"]
-    if not isinstance(n_features, int) or n_features < 1:
-        raise ValueError(f"{n_features!r} is not a number of features")
+    check_params(params, given, cls._get_param_names())
+    hasher = cls(**{**params, **given})
+    hasher._check_params()
+    scalars = section(header, "scalars")
+    numbers = {name: from_json(scalars[name]) for name in cls._fitted if name in scalars}
+    n_features = scalars.get("n_features_in_")
+    if type(n_features) is not int or n_features < 1:
+        raise ValueError(f"n_features_in_ must be a positive integer, got {n_features!r}")
+    check_fitted(cls._fitted, {**numbers, **arrays}, n_features)
     hasher.n_features_in_ = n_features
     if "feature_names_in_" in scalars:
-        hasher.feature_names_in_ = np.array(scalars["feature_names_in_"], object)
+        hasher.feature_names_in_ = _feature_names(scalars["feature_names_in_"], n_features)
     for name in cls._fitted:
         if name in arrays:
             setattr(hasher, name, arrays[name])
-        elif name in scalars:
-            setattr(hasher, name, float(from_json(scalars[name])))
-    _check(hasher)
+        elif name in numbers:
+            setattr(hasher, name, float(numbers[name]))
+    hasher._feature_map()  # raises if what this kernel needs is missing
     return hasher
 
 
-def _check(hasher: BaseHasher) -> None:
-    """Refuse arrays that do not fit together."""
-    hasher._check_params()
-    if not 0 < getattr(hasher, "gamma_", 1.0) < np.inf:
-        raise ValueError(f"gamma_ must be above 0, got {hasher.gamma_}")
-    for name in hasher._fitted:
-        value = getattr(hasher, name, None)
-        if isinstance(value, np.ndarray):
-            wanted = np.float64 if name.startswith("bit_") else np.float32
-            if value.dtype != wanted or (wanted == np.float32 and not np.isfinite(value).all()):
-                raise ValueError(f"{name} must hold finite {np.dtype(wanted)} numbers")
-    for name in ("directions_", "basis_"):
-        if getattr(hasher, name, np.empty((0, 0))).ndim != 2:
-            raise ValueError(f"{name} must be a matrix")
-    n_bits, width = hasher.directions_.shape
-    features = hasher._feature_map()
-    metric = getattr(hasher, "metric_", None)
-    n_inputs = hasher.n_features_in_
+def params_from(header: Header) -> dict[str, Any]:
+    """Return the parameters in a header, converted from JSON."""
+    return {name: from_json(value) for name, value in section(header, "params").items()}
+
+
+def section(header: Header, name: str) -> dict[str, Any]:
+    """Return a section of a header, an object with names as keys."""
+    found = header.get(name)
+    if not isinstance(found, dict):
+        raise ValueError(f"its header has no section {name}")
+    return found
+
+
+def _feature_names(names: Any, n_features: int) -> NDArray[np.object_]:
     if (
-        any(len(getattr(hasher, name, hasher.directions_)) != n_bits for name in hasher._per_bit)
-        or hasher.thresholds_.shape != (n_bits,)
-        or features.width != width
-        or features.input_width != n_inputs
-        or (metric is not None and metric.shape != (n_inputs, n_inputs))
+        not isinstance(names, list)
+        or len(names) != n_features
+        or not all(isinstance(name, str) for name in names)
     ):
-        raise ValueError("the shapes of its arrays do not fit together")
+        raise ValueError(f"feature_names_in_ must be a list of {n_features} names")
+    return np.array(names, object)

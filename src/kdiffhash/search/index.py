@@ -18,6 +18,7 @@ from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
 from .rerank import check_rerank, rerank
 from .segment import (
     Ids,
+    Removals,
     Segment,
     all_ids,
     make_segment,
@@ -169,6 +170,8 @@ class HammingIndex:
             checks.check_model(file.head.model, model, path)
             index = cls(n_bits=file.head.n_bits)
             index._load(file)
+            if mode == "a":
+                file.clean_up()
         except BaseException:
             file.close()
             raise
@@ -187,9 +190,10 @@ class HammingIndex:
         write_file(Path(path), head, merge(self._segments), self._next_id)
 
     def close(self) -> None:
-        """Close the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
+        """Close the file, if there is one, after changes that are running on other threads."""
+        with self._changing:
+            if self._file is not None:
+                self._file.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle an index file as its path; unpickling opens it for reading."""
@@ -248,11 +252,15 @@ class HammingIndex:
             file.forget_maps()
             self._n_loaded = 0
         segments = self._segments if self._n_loaded else []
-        for batch in file.batches[self._n_loaded :]:
-            if batch.kind == REMOVED:
-                segments = without_ids(segments, file.read_removed(batch))
-            else:
-                segments = with_rows(segments, file.read_rows(batch))
+        new = list(enumerate(file.batches[self._n_loaded :], self._n_loaded))
+        removals = [(i, file.read_removed(batch)) for i, batch in new if batch.kind == REMOVED]
+        removed = Removals.of(removals)
+        if removals:
+            segments = without_ids(segments, removed.ids)
+        for i, batch in new:
+            if batch.kind != REMOVED:
+                segment = removed.apply(file.read_rows(batch), i)
+                segments = with_rows(segments, segment) if segment.n_kept else segments
         self._segments, self._n_loaded = segments, len(file.batches)
         self._next_id, self.model = file.slot.next_id, file.head.model
 
@@ -264,7 +272,7 @@ class HammingIndex:
     @property
     def _state(self) -> Any:
         """Value that differs between any two states of the file; None in memory."""
-        return None if self._file is None else (self._file.inode, *self._file.slot)
+        return None if self._file is None else self._file.state
 
     # -- content --------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
 from .._util.files import replacing
 from . import index_format as disk
-from .index_format import FOLLOWING, LISTED, REMOVED, Batch, Head, IndexFileError, Slot
-from .segment import BLOCK, Ids, Segment, n_words
+from .index_format import REMOVED, Batch, Head, IndexFileError, Slot
+from .index_lock import creating, is_at, open_locked, remove_leftovers, unlock
+from .segment import Ids, Segment
 
 _SMALL = 2**20  # batches below this size in bytes are read, larger ones are memory-mapped
 
@@ -26,14 +26,13 @@ _SMALL = 2**20  # batches below this size in bytes are read, larger ones are mem
 class IndexFile:
     """An index file, open for reading and, if `writable`, for appending.
 
-    The writer holds a lock on a separate file next to the index; readers need no lock.
+    The writer holds a lock on the file itself; readers need no lock.
     """
 
     def __init__(self, path: Path, writable: bool = False) -> None:
         self.path, self.writable = path, writable
         self.n_maps, self._process = 0, os.getpid()
         self.head: Head
-        self._lock = _lock(path) if writable else None
         self._file: int | None = None
         try:
             self._open()
@@ -43,41 +42,48 @@ class IndexFile:
 
     def _open(self) -> None:
         """Open the file at `path`, replacing the one that was open before."""
-        file = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | disk.BINARY)
+        file = open_locked(self.path) if self.writable else disk.open_file(self.path)
         try:
             head = disk.read_head(file, self.path)
-            if self._file is not None and head.n_bits != self.head.n_bits:
-                raise IndexFileError(
-                    f"{self.path} now holds codes of {head.n_bits} bits instead of "
-                    f"{self.head.n_bits}; open it again"
-                )
-            if self._file is not None and self.head.model not in (None, head.model):
-                raise IndexFileError(
-                    f"{self.path} was replaced by a file with codes of another model, or of none; "
-                    "open it again"
-                )
+            if self._file is not None:
+                self._refuse_other_codes(head)
             slot, batches = disk.read_batches(file, self.path, head.n_bits)
-            if self.writable:
-                disk.clean_slots(file, slot)
         except BaseException:
             os.close(file)
             raise
+        self._adopt(file, head, slot, batches)
+
+    def clean_up(self) -> None:
+        """Remove what killed writers left behind, once the file is known to be intact."""
+        disk.clean_slots(self._handle(), self.slot)
+        remove_leftovers(self.path)
+
+    def _adopt(self, file: int, head: Head, slot: Slot, batches: list[Batch]) -> None:
+        """Use an open file from now on, and close the one that was open before."""
         old, self._file = self._file, file
         if old is not None:
             os.close(old)
         self.head, self.slot, self.batches = head, slot, batches
         self.forget_maps()
 
+    def _refuse_other_codes(self, head: Head) -> None:
+        """Refuse a new file with codes of another length or model."""
+        if head.n_bits != self.head.n_bits:
+            raise IndexFileError(
+                f"{self.path} now holds codes of {head.n_bits} bits instead of "
+                f"{self.head.n_bits}; open it again"
+            )
+        if self.head.model not in (None, head.model):
+            raise IndexFileError(
+                f"{self.path} was replaced by a file with codes of another model, or of none; "
+                "open it again"
+            )
+
     @classmethod
     def create(cls, path: Path, n_bits: int, model: str | None) -> Self:
         """Create an empty index file and open it for appending; it must not exist yet."""
-        with changing(path):
-            if path.exists():
-                raise FileExistsError(
-                    errno.EEXIST, "the file already exists; remove it first", str(path)
-                )
-            with replacing(path) as temporary:
-                temporary.write_bytes(disk.empty_file(n_bits, model))
+        with creating(path) as temporary:
+            temporary.write_bytes(disk.empty_file(n_bits, model))
         return cls(path, writable=True)
 
     def __del__(self) -> None:
@@ -86,43 +92,46 @@ class IndexFile:
 
     def close(self) -> None:
         """Release the lock and close the file; memory maps stay readable while they are in use."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        if self.writable and os.getpid() == self._process:
+            unlock(file)
+        os.close(file)
 
     def refresh(self) -> bool:
-        """Read the current state of the file; return whether the file has been replaced."""
-        if self._is_replaced():
+        """Read the current state of the file; return whether the file has been replaced.
+
+        A file can be replaced by another one, or its bytes by those of another one.
+        """
+        file = self._handle()
+        if self.writable:  # there are no changes but its own
+            self._check_unchanged()
+            return False
+        if not is_at(file, self.path) or disk.read_head(file, self.path) != self.head:
             self._open()
             return True
-        self.slot, self.batches = disk.read_batches(self._handle(), self.path, self.head.n_bits)
-        return False
+        slot, batches = disk.read_batches(file, self.path, self.head.n_bits)
+        replaced = batches[: len(self.batches)] != self.batches
+        self.slot, self.batches = slot, batches
+        if replaced:
+            self.forget_maps()
+        return replaced
 
     @property
-    def inode(self) -> int:
-        """Inode number of the file; a file that replaces it has another one."""
-        return os.fstat(self._handle()).st_ino
+    def state(self) -> tuple[Any, ...]:
+        """Value that differs between any two states of the file, and from any other file."""
+        return (self.head.file_id, os.fstat(self._handle()).st_ino, *self.slot)
 
     def forget_maps(self) -> None:
         """Drop the memory map, which keeps a file open; the next read maps the file again."""
         self._map: NDArray[np.uint8] | None = None
         self.n_maps = 0
 
-    def _is_replaced(self) -> bool:
-        here, there = os.fstat(self._handle()), self.path.stat()
-        return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
-
     def read_rows(self, batch: Batch) -> Segment:
         """Return the rows of a batch, memory-mapped unless the batch is small."""
-        payload, skip, listed = self._payload(batch), 0, None
-        if batch.kind == LISTED:
-            listed, skip = payload[: 8 * batch.n].view("<i8"), disk.padded(8 * batch.n)
-        shape = (-(-batch.n // BLOCK), n_words(self.head.n_bits), BLOCK)
-        blocks = payload[skip:].view("<u8").reshape(shape)
-        return Segment(blocks, batch.n, batch.first_id, listed, mapped=batch.size >= _SMALL)
+        mapped = batch.size >= _SMALL
+        return disk.to_segment(batch, self._payload(batch), self.head.n_bits, mapped)
 
     def read_removed(self, batch: Batch) -> Ids:
         """Return the ids that a batch removes."""
@@ -131,7 +140,10 @@ class IndexFile:
     def _payload(self, batch: Batch) -> NDArray[np.uint8]:
         start = batch.start + disk.HEADER_SIZE
         if batch.size < _SMALL:
-            return np.frombuffer(disk.read_bytes(self._handle(), batch.size, start), np.uint8)
+            payload = disk.read_bytes(self._handle(), batch.size, start)
+            if zlib.crc32(payload) != batch.checksum:
+                raise self._fails_checksum(batch)
+            return np.frombuffer(payload, np.uint8)
         if self._map is None or len(self._map) < batch.end:  # one map for all batches so far
             try:
                 mapped = mmap.mmap(self._handle(), self.slot.end, access=mmap.ACCESS_READ)
@@ -141,11 +153,15 @@ class IndexFile:
             self.n_maps += 1
         return self._map[start : batch.end]
 
+    def _fails_checksum(self, batch: Batch) -> IndexFileError:
+        return IndexFileError(
+            f"{self.path} is damaged: the batch of {batch.n} rows at byte {batch.start} fails its "
+            f"checksum; {disk.REPAIR}"
+        )
+
     def add_rows(self, segment: Segment, next_id: int) -> Batch:
         """Append a batch of rows; it is durable on return, and absent if an error is raised."""
-        kind = FOLLOWING if segment.listed is None else LISTED
-        arrays = [] if segment.listed is None else [segment.listed.astype("<i8", copy=False)]
-        arrays.append(np.ascontiguousarray(segment.blocks, "<u8"))
+        kind, arrays = disk.from_segment(segment, self.head.version)
         return self._append(kind, segment.n_rows, segment.first_id, arrays, next_id)
 
     def add_removal(self, ids: Ids) -> Batch:
@@ -156,13 +172,25 @@ class IndexFile:
     def replace(self, segments: Iterator[Segment]) -> None:
         """Replace this file by a new one with these rows."""
         self._check_writable()
+        self._check_unchanged()
+        for batch in self.batches:  # copied damage would get a valid checksum
+            if batch.size >= _SMALL and not disk.is_whole(self._handle(), batch):
+                raise self._fails_checksum(batch)
         try:
-            write_file(self.path, self.head, segments, self.slot.next_id, lock=False)
-            self.refresh()
+            with replacing(self.path) as temporary:
+                # The new file is locked before it gets its name, so no other writer comes between.
+                new = _write(temporary, self.head, segments, self.slot.next_id)
+                self._check_unchanged()
+            self._adopt(new.give_up(), new.head, new.slot, new.batches)
         except BaseException:
-            if self._is_replaced():  # appending to the old file would lose data
+            if not is_at(self._handle(), self.path):  # appending to the old file would lose data
                 self.close()
             raise
+
+    def give_up(self) -> int:
+        """Return the open file, still locked, and forget it."""
+        file, self._file = self._handle(), None
+        return file
 
     def _check_writable(self) -> None:
         if not self.writable:
@@ -175,10 +203,25 @@ class IndexFile:
                 "change it"
             )
 
+    def _check_unchanged(self) -> None:
+        """Refuse to write if the file was moved, deleted, replaced or overwritten by others."""
+        file = self._handle()
+        moved = not is_at(file, self.path)
+        if (
+            moved
+            or disk.read_head(file, self.path) != self.head
+            or (max(disk.read_slots(file), default=None) != self.slot)
+        ):
+            raise IndexFileError(
+                f"{self.path} was {'moved, deleted or replaced' if moved else 'overwritten'} while "
+                "it was open for writing; nothing was changed, open it again"
+            )
+
     def _append(
         self, kind: int, n: int, first_id: int, arrays: list[NDArray[Any]], next_id: int
     ) -> Batch:
         self._check_writable()
+        self._check_unchanged()
         file, slot = self._handle(), self.slot
         start, sequence = slot.end, slot.sequence + 1
         pieces, checksum, size = [], 0, 0
@@ -197,6 +240,7 @@ class IndexFile:
         except OSError as error:
             _truncate(file, start)
             raise _with_note(error, f"{self.path}: nothing was added, the rest is intact") from None
+        self._check_unchanged()
         new = Slot(sequence, batch.end, slot.n_batches + 1, next_id)
         try:
             disk.write_slot(file, new)
@@ -215,19 +259,32 @@ class IndexFile:
         return self._file
 
 
-def write_file(
-    path: Path, head: Head, segments: Iterator[Segment], next_id: int, lock: bool = True
-) -> None:
-    """Write a complete index file, atomically replacing an existing one."""
-    with changing(path) if lock else contextlib.nullcontext(), replacing(path) as temporary:
-        temporary.write_bytes(disk.empty_file(head.n_bits, head.model, next_id))
-        new = IndexFile(temporary, writable=True)
-        try:
-            for segment in segments:
-                new.add_rows(segment, max(next_id, segment.last_id + 1))
-        finally:
-            new.close()
-            lock_path(temporary).unlink(missing_ok=True)
+def write_file(path: Path, head: Head, segments: Iterator[Segment], next_id: int) -> None:
+    """Write a complete index file, atomically replacing an existing one that has no writer."""
+    if not path.exists():
+        with creating(path) as temporary:
+            _write(temporary, head, segments, next_id).close()
+        return
+    old = open_locked(path, readonly=True)
+    try:
+        with replacing(path) as temporary:
+            new = _write(temporary, head, segments, next_id)
+        new.close()
+    finally:
+        os.close(old)
+
+
+def _write(path: Path, head: Head, segments: Iterator[Segment], next_id: int) -> IndexFile:
+    """Write an index file in the current format and return it, open for appending."""
+    path.write_bytes(disk.empty_file(head.n_bits, head.model, next_id))
+    new = IndexFile(path, writable=True)
+    try:
+        for segment in segments:
+            new.add_rows(segment, max(next_id, segment.last_id + 1))
+    except BaseException:
+        new.close()
+        raise
+    return new
 
 
 def _truncate(file: int, end: int) -> None:
@@ -239,32 +296,3 @@ def _truncate(file: int, end: int) -> None:
 def _with_note(error: OSError, note: str) -> OSError:
     """Return the same error with a note in its message."""
     return OSError(error.errno, f"{os.strerror(error.errno or errno.EIO)} ({note})")
-
-
-def lock_path(path: Path) -> Path:
-    """Return the path of the lock file of an index; it is left behind and may be deleted."""
-    return path.with_name(f".{path.name}.lock")
-
-
-@contextlib.contextmanager
-def changing(path: Path) -> Iterator[None]:
-    """Hold the lock of an index file, which need not exist yet."""
-    lock = _lock(path)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _lock(path: Path) -> filelock.BaseFileLock:
-    path = path.resolve()
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "No such folder", str(path.parent))
-    lock = filelock.FileLock(lock_path(path), thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise BlockingIOError(
-            errno.EAGAIN, f"another writer has {path} open; wait until it is closed"
-        ) from None
-    return lock

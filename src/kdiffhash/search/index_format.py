@@ -1,44 +1,47 @@
 """Format of index files: batches of codes, appended and never overwritten.
 
 A file begins with a head of 4096 bytes: an identification of 1024 bytes (format version, length of
-the codes, fingerprint of their model), two slots of 1024 bytes, and 1024 zero bytes. Batches
-follow, each with a header of 64 bytes and a payload whose length is a multiple of 64. The payload
-holds rows (ids, if they are not consecutive, then blocks) or removed ids. All numbers are
-little-endian, and every byte is covered by a CRC-32.
+the codes, fingerprint of their model, random id of the file), two slots of 1024 bytes, and 1024
+zero bytes. Batches follow, each with a header of 64 bytes and a payload whose length is a multiple
+of 64. The payload holds rows (ids, if they are not consecutive, then blocks) or removed ids. All
+numbers are little-endian, and every byte is covered by a CRC-32.
 
 A batch is appended in two steps. First the batch is written after the last one and synced. Then the
 older slot is overwritten with the new end of the file and synced. Without the second step the batch
-does not exist. A slot torn by a crash fails its checksum, and the other slot is valid. Opening a
-file reads only the slots and the headers of the batches, whatever the size of the file.
+does not exist. A slot torn by a crash fails its checksum, and the other slot is valid. What a valid
+slot describes was on disk before the slot was, so a file that lacks some of it is damaged. Opening
+a file reads the slots, the headers of the batches, and batches that are too small to be mapped.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._util.errors import KdiffhashError
-from .segment import BLOCK, n_words
+from .segment import BLOCK, IdRuns, Segment, n_words
 
-VERSION = 2  # version 1 has no model fingerprint; it can still be read and appended to
+VERSION = 3  # version 1 has no model fingerprint, versions 1 and 2 no file id and no runs of ids
 MAX_BITS = 4096
 HEADER_SIZE = 64
-FOLLOWING, LISTED, REMOVED = 1, 2, 3  # kinds of batches: consecutive ids, listed ids, removal
+FOLLOWING, LISTED, REMOVED, RUNS = 1, 2, 3, 4  # consecutive ids, listed ids, removal, runs of ids
 _MAGIC = b"kdiffhash index\n"
-_HEAD, _SECTION = 4096, 1024
-_FIRST = struct.Struct("<16sII128s")  # magic, version, n_bits, fingerprint of the model or zeros
+HEAD_SIZE, _SECTION = 4096, 1024
+_FIRST = struct.Struct("<16sII128s16s")  # magic, version, n_bits, fingerprint or zeros, file id
 _SLOT = struct.Struct("<QQQq")  # sequence, end, number of batches, next id
 _HEADER = struct.Struct("<4sIQQqQI")  # magic, kind, sequence, n, first id, payload size and CRC
 _BATCH_MAGIC = b"part"
 _CRC = struct.Struct("<I")
-BINARY = getattr(os, "O_BINARY", 0)  # only Windows has this flag
+REPAIR = "restore it from a copy, or copy its whole batches with `kdiffhash index repair`"
 
 
 class IndexFileError(KdiffhashError, ValueError):
@@ -60,11 +63,15 @@ class IndexFileError(KdiffhashError, ValueError):
 
 
 class Head(NamedTuple):
-    """Identification of a file: format version, code length, fingerprint of the model."""
+    """Identification of a file: format version, code length, fingerprint of the model, file id.
+
+    The file id is random in every new file, and zero in files of versions 1 and 2.
+    """
 
     version: int
     n_bits: int
     model: str | None
+    file_id: bytes = bytes(16)
 
 
 class Slot(NamedTuple):
@@ -92,10 +99,14 @@ class Batch:
         """Offset of the first byte after the batch."""
         return self.start + HEADER_SIZE + self.size
 
+    def n_row_bytes(self, n_bits: int) -> int:
+        """Bytes of the blocks at the end of the payload."""
+        return 0 if self.kind == REMOVED else 64 * n_words(n_bits) * -(-self.n // BLOCK)
+
 
 def damage(path: Path) -> Iterator[str]:
     """Check every byte of a file, and yield a sentence for each problem."""
-    file = os.open(path, os.O_RDONLY | BINARY)
+    file = open_file(path)
     try:
         try:
             n_bits = read_head(file, path).n_bits
@@ -106,32 +117,37 @@ def damage(path: Path) -> Iterator[str]:
             content = read_bytes(file, _SECTION, _SECTION * number)
             if _read_slot(content) is None and any(content):
                 at = _SECTION * number
-                yield f"the slot at byte {at} fails its checksum; the other one is used"
+                yield f"the slot at byte {at} fails its checksum"
         if any(read_bytes(file, _SECTION, 3 * _SECTION)):
-            yield f"bytes {3 * _SECTION} to {_HEAD} should be zero"
+            yield f"bytes {3 * _SECTION} to {HEAD_SIZE} should be zero"
         try:
-            slot, batches = read_batches(file, path, n_bits)
+            _, batches = read_batches(file, path, n_bits)
         except IndexFileError as error:
             yield str(error)
             return
-        newest = max((s.end for s in _read_slots(file)), default=0)
-        if newest > slot.end:
-            yield f"the file was truncated before byte {newest}, so its last batch is missing"
         for batch in batches:
-            checksum, offset = 0, batch.start + HEADER_SIZE
-            while offset < batch.end:
-                piece = read_bytes(file, min(2**24, batch.end - offset), offset)
-                checksum, offset = zlib.crc32(piece, checksum), offset + len(piece)
-            if checksum != batch.checksum:
+            if not is_whole(file, batch):
                 yield f"the batch of {batch.n} rows at byte {batch.start} fails its checksum"
     finally:
         os.close(file)
 
 
+def is_whole(file: int, batch: Batch) -> bool:
+    """Return whether the payload of a batch is there and has the right checksum."""
+    checksum, offset = 0, batch.start + HEADER_SIZE
+    while offset < batch.end:
+        piece = read_bytes(file, min(2**24, batch.end - offset), offset)
+        if not piece:
+            return False
+        checksum, offset = zlib.crc32(piece, checksum), offset + len(piece)
+    return checksum == batch.checksum
+
+
 def empty_file(n_bits: int, model: str | None = None, next_id: int = 0) -> bytes:
-    """Return the content of an empty index file."""
-    first = _sealed(_FIRST.pack(_MAGIC, VERSION, n_bits, (model or "").encode()), _SECTION)
-    return first + _slot_bytes(Slot(0, _HEAD, 0, next_id)) + bytes(2 * _SECTION)
+    """Return the content of an empty index file, with a new file id."""
+    fields = (_MAGIC, VERSION, n_bits, (model or "").encode(), secrets.token_bytes(16))
+    slot = _slot_bytes(Slot(0, HEAD_SIZE, 0, next_id))
+    return _sealed(_FIRST.pack(*fields), _SECTION) + slot + bytes(2 * _SECTION)
 
 
 # -- reading and checking -----------------------------------------------------------------------
@@ -144,7 +160,7 @@ def read_head(file: int, path: Path) -> Head:
         raise IndexFileError(f"{path} is not a kdiffhash index (see `kdiffhash index build`)")
     if not _is_intact(content):
         raise IndexFileError(f"{path} has a damaged head; restore it from a copy")
-    _, version, n_bits, model = _FIRST.unpack_from(content)
+    _, version, n_bits, model, file_id = _FIRST.unpack_from(content)
     if not 1 <= version <= VERSION:
         raise IndexFileError(
             f"{path} has format version {version}, but this version reads formats up to {VERSION}; "
@@ -152,29 +168,30 @@ def read_head(file: int, path: Path) -> Head:
         )
     if not 1 <= n_bits <= MAX_BITS:
         raise IndexFileError(f"{path} is damaged: its head gives a code length of {n_bits} bits")
-    return Head(version, n_bits, model.rstrip(b"\0").decode("ascii", "replace") or None)
+    name = model.rstrip(b"\0").decode("ascii", "replace") or None
+    return Head(version, n_bits, name, file_id)
 
 
 def read_batches(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Batch]]:
-    """Return the newest complete state of a file, and its batches."""
-    slots = sorted(_read_slots(file), reverse=True)
-    problem, size = "its slots are damaged", os.fstat(file).st_size
-    for slot in slots:
-        if slot.end > size:  # the last batch was cut off; the older slot does not include it
-            problem = f"it ends at byte {size} instead of {slot.end}"
-            continue
-        batches, problem = _walk(file, slot, n_bits)
-        if batches is None:
-            break
-        if len(slots) == 1:
-            slot, batches = _roll_forward(file, slot, batches, n_bits)
-        return slot, batches
-    raise IndexFileError(
-        f"{path} is damaged: {problem}; restore it from a copy, or build it again from the codes"
-    )
+    """Return the newest state of a file, and its batches."""
+    slots = read_slots(file)
+    if not slots:
+        raise IndexFileError(f"{path} is damaged: both of its slots are; {REPAIR}")
+    slot, size = max(slots), os.fstat(file).st_size
+    if slot.end > size:
+        raise IndexFileError(
+            f"{path} is damaged: it ends at byte {size} instead of {slot.end}; {REPAIR}"
+        )
+    batches, problem = _walk(file, slot, n_bits)
+    if not problem and len(slots) == 1:
+        slot, batches, problem = _roll_forward(file, slot, batches, n_bits)
+    if problem:
+        raise IndexFileError(f"{path} is damaged: {problem}; {REPAIR}")
+    return slot, batches
 
 
-def _read_slots(file: int) -> list[Slot]:
+def read_slots(file: int) -> list[Slot]:
+    """Return the slots that are intact."""
     slots = (_read_slot(read_bytes(file, _SECTION, _SECTION * number)) for number in (1, 2))
     return [slot for slot in slots if slot is not None]
 
@@ -183,75 +200,119 @@ def _read_slot(content: bytes) -> Slot | None:
     return Slot(*_SLOT.unpack_from(content)) if _is_intact(content) else None
 
 
-def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Batch] | None, str]:
-    """Return the batches up to the end given by a slot, or None and the problem."""
+def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Batch], str]:
+    """Return the batches up to the end given by a slot, and the problem, if there is one."""
     batches: list[Batch] = []
-    offset = _HEAD
+    offset = HEAD_SIZE
     while offset < slot.end:
-        batch = _read_batch(file, offset, len(batches) + 1, n_bits)
+        batch = read_batch(file, offset, n_bits, len(batches) + 1)
         if batch is None or batch.end > slot.end:
-            return None, f"the batch at byte {offset} has a bad header"
+            return batches, f"the batch at byte {offset} has a bad header"
         batches.append(batch)
         offset = batch.end
     if len(batches) != slot.n_batches:
-        return None, f"it has {len(batches)} batches instead of {slot.n_batches}"
+        return batches, f"it has {len(batches)} batches instead of {slot.n_batches}"
     return batches, ""
 
 
 def _roll_forward(
     file: int, slot: Slot, batches: list[Batch], n_bits: int
-) -> tuple[Slot, list[Batch]]:
-    """Recover a complete batch after the end, if the slot that recorded it is damaged.
+) -> tuple[Slot, list[Batch], str]:
+    """Recover the batch after the end, if the slot that recorded it is damaged.
 
-    The batch was synced before that slot was written.
+    The batch was synced before that slot was written, so bytes after the end that are no whole
+    batch are a problem.
     """
-    if not any(read_bytes(file, _SECTION, _SECTION * (1 + (slot.sequence + 1) % 2))):
-        return slot, batches  # that slot was never written
-    batch = _read_batch(file, slot.end, slot.sequence + 1, n_bits)
-    if batch is None or batch.end > os.fstat(file).st_size:
-        return slot, batches
-    payload = read_bytes(file, batch.size, batch.start + HEADER_SIZE)
-    if zlib.crc32(payload) != batch.checksum:
-        return slot, batches
-    next_id = slot.next_id
-    if batch.kind == FOLLOWING:
-        next_id = max(next_id, batch.first_id + batch.n)
-    elif batch.kind == LISTED:
-        next_id = max(next_id, int(np.frombuffer(payload, "<i8", batch.n)[-1]) + 1)
-    return Slot(slot.sequence + 1, batch.end, slot.n_batches + 1, next_id), [*batches, batch]
+    other_slot = read_bytes(file, _SECTION, _SECTION * (1 + (slot.sequence + 1) % 2))
+    if not any(other_slot) or os.fstat(file).st_size <= slot.end:
+        return slot, batches, ""  # that slot was never written, or it was the older one
+    batch = read_batch(file, slot.end, n_bits, slot.sequence + 1)
+    if batch is None or not is_whole(file, batch):
+        return slot, batches, "one slot and the batch that it may have recorded are unreadable"
+    new = Slot(slot.sequence + 1, batch.end, slot.n_batches + 1, slot.next_id)
+    if batch.kind != REMOVED:
+        payload = np.frombuffer(read_bytes(file, batch.size, batch.start + HEADER_SIZE), np.uint8)
+        last = to_segment(batch, payload, n_bits).last_id
+        new = new._replace(next_id=max(slot.next_id, last + 1))
+    return new, [*batches, batch], ""
+
+
+def to_segment(
+    batch: Batch, payload: NDArray[np.uint8], n_bits: int, mapped: bool = False
+) -> Segment:
+    """Return the rows in the payload of a batch, without copying them."""
+    n_ids = batch.size - batch.n_row_bytes(n_bits)  # bytes of the ids
+    listed = runs = None
+    if batch.kind == LISTED:
+        listed = payload[: 8 * batch.n].view("<i8")
+    elif batch.kind == RUNS:
+        firsts, lengths = payload[:n_ids].view("<i8").reshape(-1, 2).T
+        used = lengths > 0  # runs of length 0 are padding
+        runs = IdRuns(firsts[used].copy(), np.append(0, np.cumsum(lengths[used])))
+        if runs.starts[-1] != batch.n:
+            raise IndexFileError(f"the batch at byte {batch.start} has wrong ids; {REPAIR}")
+    shape = (-(-batch.n // BLOCK), n_words(n_bits), BLOCK)
+    blocks = payload[n_ids:].view("<u8").reshape(shape)
+    return Segment(blocks, batch.n, batch.first_id, listed, mapped=mapped, runs=runs)
+
+
+def from_segment(segment: Segment, version: int) -> tuple[int, list[NDArray[Any]]]:
+    """Return the kind of a batch of rows and the arrays of its payload."""
+    blocks = np.ascontiguousarray(segment.blocks, "<u8")
+    if segment.listed is None:
+        return FOLLOWING, [blocks]
+    runs = IdRuns.of(segment.listed)
+    if version >= 3 and 2 * len(runs.firsts) < segment.n_rows:
+        stored = np.stack([runs.firsts, np.diff(runs.starts)], axis=1)
+        return RUNS, [stored.astype("<i8", copy=False), blocks]
+    return LISTED, [segment.listed.astype("<i8", copy=False), blocks]
 
 
 def clean_slots(file: int, slot: Slot) -> None:
     """Make the slots on disk describe this state only, before a writer starts.
 
-    If a torn slot were left and the next commit were torn too, no valid slot would remain. A slot
-    left by a batch that was cut off might accidentally match the next batch.
+    If a torn slot were left and the next commit were torn too, no valid slot would remain.
     """
     number = slot.sequence % 2
     if _read_slot(read_bytes(file, _SECTION, _SECTION * (1 + number))) != slot:
         write_slot(file, slot)
     content = read_bytes(file, _SECTION, _SECTION * (2 - number))
-    other = _read_slot(content)
-    if any(content) and (other is None or other.sequence > slot.sequence):
+    if any(content) and _read_slot(content) is None:
         write_bytes(file, bytes(_SECTION), _SECTION * (2 - number))
         os.fsync(file)
 
 
-def _read_batch(file: int, offset: int, sequence: int, n_bits: int) -> Batch | None:
+def read_batch(file: int, offset: int, n_bits: int, sequence: int | None = None) -> Batch | None:
+    """Return the batch whose header is at an offset; None if there is no valid header."""
     content = read_bytes(file, HEADER_SIZE, offset)
-    if not _is_intact(content, HEADER_SIZE):
+    if not is_header(content):
         return None
-    magic, kind, number, n, first_id, size, checksum = _HEADER.unpack_from(content)
-    if magic != _BATCH_MAGIC or number != sequence or kind not in (FOLLOWING, LISTED, REMOVED):
+    _, kind, number, n, first_id, size, checksum = _HEADER.unpack_from(content)
+    if sequence not in (None, number) or kind not in (FOLLOWING, LISTED, REMOVED, RUNS):
         return None
-    rows = 64 * n_words(n_bits) * -(-n // BLOCK)
-    expected = {FOLLOWING: rows, LISTED: padded(8 * n) + rows, REMOVED: padded(8 * n)}[kind]
-    if n < 1 or size != expected or first_id + n > 2**63:
-        return None
-    return Batch(offset, kind, n, first_id, size, checksum)
+    batch = Batch(offset, kind, n, first_id, size, checksum)
+    ids_size = size - batch.n_row_bytes(n_bits)
+    if kind == RUNS:
+        right = ids_size > 0 and ids_size % 64 == 0
+    else:
+        right = ids_size == (0 if kind == FOLLOWING else padded(8 * n))
+    return batch if right and n >= 1 and first_id + n <= 2**63 else None
 
 
 # -- bytes --------------------------------------------------------------------------------------
+
+
+def open_file(path: Path, writable: bool = False) -> int:
+    """Open an existing regular file; opening a pipe would wait for its other end."""
+    if path.exists() and not path.is_file():
+        raise IndexFileError(f"{path} is not a regular file; give the path of an index file")
+    binary = getattr(os, "O_BINARY", 0)  # only Windows has this flag
+    return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | binary)
+
+
+def is_header(content: bytes) -> bool:
+    """Return whether these bytes are an intact header of a batch."""
+    return content.startswith(_BATCH_MAGIC) and _is_intact(content, HEADER_SIZE)
 
 
 def header_bytes(batch: Batch, sequence: int) -> bytes:

@@ -11,7 +11,7 @@ from .. import _core
 from .._util.threads import run_tiles
 from ..codes import as_words, check_codes
 from .index_format import MAX_BITS
-from .scan import threads_that_pay
+from .scan import n_useful_threads
 from .segment import Words, to_blocks
 
 Int64 = NDArray[np.int64]
@@ -156,6 +156,6 @@ def _nearest(
         results = (best[tile], second[tile], rows[tile])
         _core.match(blocks, len(codes), queries[tile], bounds[tile], bound_of, *results)
 
-    workers = threads_that_pay(len(codes), width, n, n_jobs)
+    workers = n_useful_threads(len(codes), width, n, n_jobs)
     run_tiles(lambda: work, n, _TILE, workers, blas=False)
     return best, second, rows

@@ -1,7 +1,10 @@
 """Linear scans over segments, split between threads.
 
 The compiled core has two kernels: `lanes` compares whole codes and is faster for few queries;
-`slices` transposes the bits of a slab of codes first, which pays off for many.
+`slices` transposes the bits of a slab of codes first, which pays off for many queries.
+
+Only kept rows are searched: rows that have not been removed and, in a search among allowed ids, are
+allowed.
 """
 
 from __future__ import annotations
@@ -14,18 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._util.threads import n_threads, run_plain
+from .._util.threads import n_threads, run_concurrently
 from .segment import Ids, Segment, Words
 
-_SLAB = 512  # most rows that `slices` counts together
-_STATE_BYTES = 2**26  # memory per thread for the intermediate results of a group of queries
+_SLAB = 512  # rows of the largest slab that `slices` compares at a time
+_STATE_BYTES = 2**26  # memory per thread for the intermediate results of a batch of queries
 _INTERRUPT_NS = 2e9  # estimated work between two chances to handle Ctrl-C
 _THREAD_NS = 400_000  # estimated work that justifies waking another thread
-_RANGE_QUERIES = 4096  # queries per pass of a range search
-_HITS = 2**20  # results of a range search buffered at a time
+_RANGE_QUERIES = 4096  # queries per batch of a range search
+_RESULT_BUFFER = 2**20  # results of a range search that a thread buffers at a time
 # Estimated nanoseconds to compare a 64-bit word of a code with a query.
 _SLICES_NS, _LANES_NS = 0.1, 0.4
-# Number of queries from which `slices` is faster, by the words of a code (benchmarks/search.py).
+# Number of queries from which `slices` is faster, by instruction set and number of words of a code.
+# It was measured once; no benchmark compares the two kernels.
 _CROSSOVER = {
     "base": {1: 2},
     "avx2": {1: 5},
@@ -39,11 +43,11 @@ Nearest = tuple[Distances, Ids, Ids]  # distances, ids, and the number of valid 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Rows `first` to `last` of a segment; `first` is the first row of a block."""
+    """Rows `start` to `stop` (exclusive) of a segment; `start` is a multiple of 8."""
 
     segment: Segment
-    first: int
-    last: int
+    start: int
+    stop: int
 
 
 def nearest(
@@ -57,50 +61,55 @@ def nearest(
     distances, ids = np.empty((n, k), np.int32), np.empty((n, k), np.int64)
     if not n or not k:
         return distances, ids
-    state = 12 * (3 * k + 64) + 5 * 64 * width  # bytes per query
+    # Approximate bytes per query: 2k + 64 hits, k results, and a histogram of distances.
+    state = 12 * (3 * k + 64) + 5 * 64 * width
     n_rows = sum(segment.n_rows for segment in segments)
-    interruptible = int(_INTERRUPT_NS / (_SLICES_NS * n_rows * width))
-    group = max(1, min(n, _STATE_BYTES // state, max(interruptible, 256)))
+    max_queries_per_pass = max(256, int(_INTERRUPT_NS / (_SLICES_NS * n_rows * width)))
+    batch_size = max(1, min(n, _STATE_BYTES // state, max_queries_per_pass))
     ranges = [RowRange(segment, 0, segment.n_rows) for segment in segments]
-    workers = threads_that_pay(n_rows, width, n, n_jobs)
-    chunks = _split(ranges, workers)
-    if len(chunks) < workers:  # too few rows to split: split the queries instead
-        chunks, group = [ranges], min(group, max(_crossover(width), -(-n // workers)))
+    workers = n_useful_threads(n_rows, width, n, n_jobs)
+    shares = _split(ranges, workers)
+    if len(shares) < workers:  # too few rows to split: split the queries instead
+        shares = [ranges]
+        batch_size = min(batch_size, max(_crossover(width), -(-n // workers)))
 
     results: dict[tuple[int, int], Nearest] = {}
 
-    def search(start: int, number: int) -> None:
-        results[start, number] = _nearest_in(chunks[number], queries[start : start + group], k)
+    def search(start: int, share: int) -> None:
+        results[start, share] = _nearest_in(shares[share], queries[start : start + batch_size], k)
 
-    def collect(starts: range) -> None:
-        run_plain([partial(search, start, i) for start in starts for i in range(len(chunks))])
+    def search_batches(starts: range) -> None:
+        run_concurrently(
+            [partial(search, start, share) for start in starts for share in range(len(shares))]
+        )
         for start in starts:
             best = results.pop((start, 0))
-            for i in range(1, len(chunks)):
-                best = _merge(best, results.pop((start, i)))
-            distances[start : start + group], ids[start : start + group] = best[:2]
+            for share in range(1, len(shares)):
+                best = _merge(best, results.pop((start, share)))
+            distances[start : start + batch_size], ids[start : start + batch_size] = best[:2]
 
-    step = group if len(chunks) > 1 else group * workers
+    step = batch_size if len(shares) > 1 else batch_size * workers
     for start in range(0, n, step):
-        collect(range(start, min(start + step, n), group))
+        search_batches(range(start, min(start + step, n), batch_size))
     return distances, ids
 
 
 def _nearest_in(ranges: list[RowRange], queries: Words, k: int) -> Nearest:
-    """Return up to k nearest rows of some ranges, and how many each query has."""
+    """Return at most k nearest rows per query in these ranges, and their number."""
     n, width = queries.shape
     slices = use_slices(width, n)
     best: Nearest | None = None
-    for rows_of in ranges:
+    for row_range in ranges:
         bounds = np.full(n, 64 * width + 1, np.int64)  # only rows below the bound matter
         if best is not None:
-            # A later range may have lower ids, which win at equal distance.
+            # Ids are not ordered across segments: a later row at the k-th distance may still win,
+            # so include that distance.
             full = best[2] == k
             bounds[full] = best[0][full, -1] + 1
         distances, rows = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
         sizes = np.empty(n, np.int64)
-        segment = rows_of.segment
-        codes = (segment.flat, segment.n_rows, segment.kept, rows_of.first, rows_of.last)
+        segment = row_range.segment
+        codes = (segment.flat, segment.n_rows, segment.kept, row_range.start, row_range.stop)
         _core.nearest(*codes, queries, slices, bounds, distances, rows, sizes)
         new = (distances, segment.ids_of(rows), sizes)
         best = new if best is None else _merge(best, new)
@@ -109,16 +118,16 @@ def _nearest_in(ranges: list[RowRange], queries: Words, k: int) -> Nearest:
     return best
 
 
-def merge_found(found: list[tuple[Distances, Ids]], k: int) -> tuple[Distances, Ids]:
+def merge_results(results: list[tuple[Distances, Ids]], k: int) -> tuple[Distances, Ids]:
     """Merge results of searches for the same queries in disjoint sets of codes into the k best."""
-    m = min(k, sum(distances.shape[1] for distances, _ in found))
+    m = min(k, sum(distances.shape[1] for distances, _ in results))
 
     def padded(distances: Distances, ids: Ids) -> Nearest:
-        n, there = distances.shape
-        width = ((0, 0), (0, m - there))
-        return np.pad(distances, width), np.pad(ids, width), np.full(n, there, np.int64)
+        n, n_found = distances.shape
+        width = ((0, 0), (0, m - n_found))
+        return np.pad(distances, width), np.pad(ids, width), np.full(n, n_found, np.int64)
 
-    return reduce(_merge, [padded(*one) for one in found])[:2]
+    return reduce(_merge, [padded(*result) for result in results])[:2]
 
 
 def _merge(a: Nearest, b: Nearest) -> Nearest:
@@ -135,13 +144,13 @@ def scan_radius(
     n, width = queries.shape
     if not n:
         return
-    workers = threads_that_pay(rows.last - rows.first, width, n, n_jobs)
-    chunks = [chunk[0] for chunk in _split([rows], workers)]
+    workers = n_useful_threads(rows.stop - rows.start, width, n, n_jobs)
+    ranges = [share[0] for share in _split([rows], workers)]
     for start in range(0, n, _RANGE_QUERIES):
-        group = queries[start : start + _RANGE_QUERIES]
-        scans = [_RangeScan(chunk, group, radius) for chunk in chunks]
-        while unfinished := [scan for scan in scans if scan.row < scan.rows.last]:
-            run_plain([scan.resume for scan in unfinished])
+        batch = queries[start : start + _RANGE_QUERIES]
+        scans = [_RangeScan(row_range, batch, radius) for row_range in ranges]
+        while unfinished := [scan for scan in scans if scan.row < scan.rows.stop]:
+            run_concurrently([scan.resume for scan in unfinished])
             for scan in unfinished:
                 query_index, found, distances = scan.results()
                 yield query_index + start, found, distances
@@ -153,22 +162,22 @@ class _RangeScan:
     def __init__(self, rows: RowRange, queries: Words, radius: int) -> None:
         self.rows, self.queries = rows, queries
         self.bounds = np.full(len(queries), radius + 1, np.int64)
-        self.row, self.query, self.size = rows.first, 0, 0
-        capacity = _HITS + _core.max_hits_per_step
+        self.row, self.query, self.size = rows.start, 0, 0
+        capacity = _RESULT_BUFFER + _core.max_hits_per_step
         self.query_index, self.found = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         self.distances = np.empty(capacity, np.int32)
 
     def resume(self) -> None:
         """Scan until the buffers are full or the range is done."""
         segment, slices = self.rows.segment, use_slices(*self.queries.shape[::-1])
-        codes = (segment.flat, segment.n_rows, segment.kept, self.rows.last)
+        codes = (segment.flat, segment.n_rows, segment.kept, self.rows.stop)
         position, found = (self.row, self.query), (self.query_index, self.found)
         self.row, self.query, self.size = _core.range_search(
             *codes, self.queries, slices, self.bounds, *position, *found, self.distances
         )
 
     def results(self) -> tuple[Ids, Ids, Distances]:
-        """Return copies of what the last call of `resume` found."""
+        """Return copies of the results of the last call of `resume`."""
         size = self.size
         return (
             self.query_index[:size].copy(),
@@ -177,32 +186,35 @@ class _RangeScan:
         )
 
 
-def threads_that_pay(n_rows: int, width: int, n_queries: int, n_jobs: int | None) -> int:
-    """Return how many threads are worth waking to compare rows of `width` words with queries."""
+def n_useful_threads(n_rows: int, width: int, n_queries: int, n_jobs: int | None) -> int:
+    """Return how many threads are worth using to compare rows of `width` words with queries."""
     per_word = _SLICES_NS if use_slices(width, n_queries) else _LANES_NS
     work = n_rows * width * n_queries * per_word
     return max(1, min(n_threads(n_jobs), int(work / _THREAD_NS)))
 
 
-def _split(ranges: list[RowRange], n_chunks: int) -> list[list[RowRange]]:
-    """Split rows into chunks of similar size; fewer chunks if there are few rows."""
-    total = sum(rows.last - rows.first for rows in ranges)
-    n_chunks = max(1, min(n_chunks, total // (8 * _SLAB)))
-    size = -(-total // n_chunks)
-    chunks: list[list[RowRange]] = [[]]
-    room = size
+def _split(ranges: list[RowRange], n_shares: int) -> list[list[RowRange]]:
+    """Split rows into shares of similar size; a share is the ranges that one thread scans.
+
+    There are fewer shares than `n_shares` if there are few rows.
+    """
+    total = sum(rows.stop - rows.start for rows in ranges)
+    n_shares = max(1, min(n_shares, total // (8 * _SLAB)))
+    size = -(-total // n_shares)
+    shares: list[list[RowRange]] = [[]]
+    n_missing = size  # rows that the last share still lacks
     for rows in ranges:
-        first = rows.first
-        while first < rows.last:
-            if room < _SLAB and len(chunks) < n_chunks:
-                chunks.append([])
-                room = size
-            last = rows.last
-            if len(chunks) < n_chunks:
-                last = min(last, first + -(-room // _SLAB) * _SLAB)
-            chunks[-1].append(RowRange(rows.segment, first, last))
-            room, first = room - (last - first), last
-    return chunks
+        start = rows.start
+        while start < rows.stop:
+            if n_missing < _SLAB and len(shares) < n_shares:
+                shares.append([])
+                n_missing = size
+            stop = rows.stop
+            if len(shares) < n_shares:
+                stop = min(stop, start + -(-n_missing // _SLAB) * _SLAB)
+            shares[-1].append(RowRange(rows.segment, start, stop))
+            n_missing, start = n_missing - (stop - start), stop
+    return shares
 
 
 def use_slices(width: int, n_queries: int) -> bool:

@@ -37,6 +37,36 @@ class LookupTables(NamedTuple):
     rows: NDArray[np.uint32]
 
 
+class IdRuns(NamedTuple):
+    """Ascending ids as runs of consecutive ids: run i has ids from ``firsts[i]`` on.
+
+    Its rows are ``starts[i]`` to ``starts[i + 1]``.
+    """
+
+    firsts: Ids
+    starts: Ids  # one more than there are runs; the last is the number of rows
+
+    @classmethod
+    def of(cls, ids: Ids) -> IdRuns:
+        """Return the runs of ascending ids."""
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1)
+        return cls(ids[starts], np.append(starts, len(ids)))
+
+    def ids_of(self, rows: Ids) -> Ids:
+        """Return the ids of rows."""
+        run = np.searchsorted(self.starts, rows, "right") - 1
+        return self.firsts[run] + (rows - self.starts[run])
+
+    def rows_of(self, ids: Ids) -> Ids:
+        """Return the rows of ids; -1 for ids that are in no run."""
+        run = np.maximum(np.searchsorted(self.firsts, ids, "right") - 1, 0)
+        with np.errstate(over="ignore"):
+            rows = ids - self.firsts[run] + self.starts[run]
+        there = (ids >= self.firsts[run]) & (rows >= self.starts[run])
+        there &= rows < self.starts[run + 1]
+        return np.where(there, rows, -1)
+
+
 @dataclass(frozen=True)
 class Segment:
     """Codes with ascending ids; never changed in place.
@@ -47,9 +77,11 @@ class Segment:
         ``blocks[b, w, l]`` is word w of row 8b + l; rows after the last are zero.
     n_rows : int
     first_id : int
-        Id of row 0; the ids are consecutive unless `listed` is given.
+        Id of row 0; the ids are consecutive unless `listed` or `runs` is given.
     listed : int64 array of shape (n_rows,), or None
         The ids, if they have gaps.
+    runs : IdRuns or None
+        The ids, if they have gaps and were read from a file that stores them as runs.
     kept : uint8 array of shape (ceil(n_rows / 8),), or None
         Bitmap of the rows that have not been removed, lowest bit first; None if all are there.
     mapped : bool
@@ -68,6 +100,7 @@ class Segment:
     mapped: bool = False
     tables: dict[int, LookupTables] = field(default_factory=dict)
     collision_rates: dict[int, list[float]] = field(default_factory=dict)
+    runs: IdRuns | None = None
 
     @property
     def n_words(self) -> int:
@@ -82,7 +115,7 @@ class Segment:
     @property
     def last_id(self) -> int:
         """The highest id, even if its row has been removed."""
-        return int(self.listed[-1]) if self.listed is not None else self.first_id + self.n_rows - 1
+        return int(self.ids_of(np.array([self.n_rows - 1]))[0])
 
     @property
     def n_kept(self) -> int:
@@ -91,16 +124,21 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes and of listed ids."""
-        return self.blocks.nbytes + (0 if self.listed is None else self.listed.nbytes)
+        """Bytes of the codes and of ids that are not consecutive."""
+        arrays = (self.blocks, self.listed, *(self.runs or ()))
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def ids_of(self, rows: Ids) -> Ids:
         """Return the ids of rows."""
+        if self.runs is not None:
+            return self.runs.ids_of(rows)
         return self.first_id + rows if self.listed is None else self.listed[rows]
 
     def rows_of(self, ids: Ids) -> Ids:
         """Return the rows of ids; -1 for ids that are missing or removed."""
-        if self.listed is None:
+        if self.runs is not None:
+            rows = self.runs.rows_of(ids)
+        elif self.listed is None:
             with np.errstate(over="ignore"):
                 rows = ids - self.first_id
             rows = np.where((ids >= self.first_id) & (ids <= self.last_id), rows, -1)
@@ -166,6 +204,32 @@ def without_ids(segments: list[Segment], ids: Ids) -> list[Segment]:
         if segment.n_kept:
             left.append(segment)
     return left
+
+
+class Removals(NamedTuple):
+    """Removals of a file: ascending ids, and the number of the last batch that removes each."""
+
+    ids: Ids
+    last: Ids
+
+    @classmethod
+    def of(cls, batches: list[tuple[int, Ids]]) -> Removals:
+        """Merge batches of removed ids, given with their numbers in ascending order."""
+        if not batches:
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+        ids = np.concatenate([ids for _, ids in batches])
+        numbers = np.repeat([number for number, _ in batches], [len(ids) for _, ids in batches])
+        unique, at = np.unique(ids[::-1], return_index=True)
+        return cls(unique, numbers[::-1][at])
+
+    def apply(self, segment: Segment, number: int) -> Segment:
+        """Return the segment of batch `number` without the rows that later batches remove."""
+        first = np.searchsorted(self.ids, segment.first_id)
+        end = np.searchsorted(self.ids, segment.last_id, "right")
+        later = self.ids[first:end][self.last[first:end] > number]
+        rows = segment.rows_of(later)
+        rows = rows[rows >= 0]
+        return segment.without(rows) if len(rows) else segment
 
 
 def all_ids(segments: list[Segment]) -> Ids:

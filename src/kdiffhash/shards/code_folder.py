@@ -110,7 +110,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / _RECORD
     try:
         found = json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {}
     return found if isinstance(found, dict) else {}
 

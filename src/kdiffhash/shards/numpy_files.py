@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import lzma
+import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from .._util.files import open_npy
+from .._util.files import DAMAGE, check_regular, first_line, open_npy, read_npy_header
 from ..learn.rows import Array, Numbers
-from .shard import GROUPS, LABELS, ROWS, Shard, as_shape, check_length
-
-_DAMAGE = (  # errors that reading a damaged archive may raise
-    ValueError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
-    MemoryError,
+from .shard import (
+    GROUPS,
+    LABELS,
+    ROWS,
+    Shard,
+    as_shape,
+    check_expansion,
+    check_length,
+    rows_per_chunk,
 )
+
+# Errors that reading a damaged archive may raise.
+_DAMAGE = (*DAMAGE, OSError, zlib.error, lzma.LZMAError, struct.error)
 
 
 class NpyShard(Shard):
@@ -74,36 +75,28 @@ class NpzShard(Shard):
         """Read the header of the array of rows."""
         with _archive(path) as archive:
             member = _pick(archive, path)
-            try:
-                with archive.open(f"{member}.npy") as stream:
-                    shape, _, dtype = _read_header(stream)
-                size = archive.getinfo(f"{member}.npy").file_size
-                if np.prod(as_shape(shape, path), dtype=object) * dtype.itemsize > size:
-                    raise ValueError(f"its header gives shape {shape}, but it has {size} bytes")
-            except _DAMAGE as error:
-                raise ValueError(f"{path} is not a readable .npz file: {error}") from error
-        return cls(path, as_shape(shape, path), dtype, member)
+            shape, _, dtype = _read_header(archive, member)
+            return cls(path, as_shape(shape, path), dtype, member)
 
     def chunks(self, size: int) -> Iterator[Array]:
         """Yield rows from the stream; an array in Fortran order is read into memory first."""
-        with _archive(self.path) as archive, archive.open(f"{self.member}.npy") as stream:
-            (n, width), fortran, dtype = _read_header(stream)
+        size = rows_per_chunk(size, self)
+        with _archive(self.path) as archive:
+            shape, fortran, dtype = _read_header(archive, self.member)
+            n, width = as_shape(shape, self.path)
             if fortran:
                 rows = read_npz(self.path, (self.member,))[self.member]
                 yield from (rows[i : i + size] for i in range(0, n, size))
                 return
-            for start in range(0, n, size):
-                n_rows = min(size, n - start)
-                n_bytes = n_rows * width * dtype.itemsize
-                try:
+            with archive.open(f"{self.member}.npy") as stream:
+                read_npy_header(stream)
+                for start in range(0, n, size):
+                    n_rows = min(size, n - start)
+                    n_bytes = n_rows * width * dtype.itemsize
                     content = stream.read(n_bytes)
-                except _DAMAGE as error:
-                    raise ValueError(
-                        f"{self.path} is damaged after row {start}: {error}"
-                    ) from error
-                if len(content) < n_bytes:
-                    raise ValueError(f"{self.path} is truncated after row {start}")
-                yield np.frombuffer(content, dtype).reshape(n_rows, width)
+                    if len(content) < n_bytes:
+                        raise ValueError(f"it is truncated after row {start}")
+                    yield np.frombuffer(content, dtype).reshape(n_rows, width)
 
     def labels(self) -> Array | None:
         """Return the array of labels (see `shard.LABELS` for its names), or None."""
@@ -121,24 +114,38 @@ class NpzShard(Shard):
 
 def read_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
     """Return the arrays of an .npz file, or those with these names; pickles are refused."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError("it holds a single array")
-        with file:
-            return {name: file[name] for name in file.files if names is None or name in names}
-    except _DAMAGE as error:
-        raise ValueError(f"{path} is not a readable .npz file: {error}") from error
+    with _archive(path) as archive:
+        members = [name.removesuffix(".npy") for name in archive.namelist()]
+        return {
+            name: _read_array(archive, name, path)
+            for name in members
+            if names is None or name in names
+        }
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
+    shape, _, dtype = _read_header(archive, name)
+    check_expansion(dtype.itemsize * math.prod(shape), name, path)
+    with archive.open(f"{name}.npy") as stream:
+        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
 
 
 @contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; errors while it is open become one that names the file."""
+    check_regular(path)
     try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is not a readable .npz file: {error}{_hint(path)}") from error
-    with archive:
-        yield archive
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if len(set(names)) < len(names):
+                raise ValueError("two of its arrays have the same name")
+            yield archive
+    except _DAMAGE as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):
+            raise  # it names the file already
+        reason = f"{first_line(error)}{_hint(path)}"
+        raise ValueError(f"{path} is not a readable .npz file: {reason}") from error
 
 
 def _hint(path: Path) -> str:
@@ -155,20 +162,18 @@ def _pick(archive: zipfile.ZipFile, path: Path) -> str:
     if member is None:
         raise ValueError(
             f"{path} must have an array named {' or '.join(ROWS)}; its arrays are "
-            f"{', '.join(names) or 'none'}"
+            f"{', '.join(names)[:200] or 'none'}"
         )
     return member
 
 
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in read:
-        raise ValueError(f"unknown .npy version {version}")
-    shape, fortran, dtype = read[version](stream)
-    if dtype.hasobject:
-        raise ValueError("arrays of Python objects are refused, because they are pickled")
+def _read_header(
+    archive: zipfile.ZipFile, name: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and type of an array, if the archive has as many bytes as they need."""
+    with archive.open(f"{name}.npy") as stream:
+        shape, fortran, dtype = read_npy_header(stream)
+    size = archive.getinfo(f"{name}.npy").file_size
+    if math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"its header gives shape {shape}, but it has {size} bytes")
     return shape, fortran, dtype

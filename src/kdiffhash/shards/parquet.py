@@ -11,8 +11,20 @@ from typing import Any
 import numpy as np
 
 from .._util.extras import need
+from .._util.files import DAMAGE, first_line
 from ..learn.rows import Array, Numbers
-from .shard import GROUPS, LABELS, ROWS, Shard, check_length
+from .shard import (
+    GROUPS,
+    LABELS,
+    ROWS,
+    Shard,
+    as_shape,
+    as_text,
+    check_complete,
+    check_expansion,
+    check_length,
+    rows_per_chunk,
+)
 
 _CHUNK = 2**14  # rows decoded at a time
 
@@ -42,14 +54,14 @@ class ParquetShard(Shard):
             else:
                 first = next(file.iter_batches(1, columns=[column])).column(0) if n else []
                 width = len(first[0].as_py() or ()) if n else 0
-        dtype = np.dtype(kind.value_type.to_pandas_dtype())
-        return cls(path, (n, width), dtype, column)
+            dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        return cls(path, as_shape((n, width), path), dtype, column)
 
     def chunks(self, size: int) -> Iterator[Array]:
         """Yield the rows in order, at most `size` at a time."""
         with _open(self.path) as file:
             start = 0
-            for batch in file.iter_batches(size, columns=[self.column]):
+            for batch in file.iter_batches(rows_per_chunk(size, self), columns=[self.column]):
                 yield self._rows(batch.column(0), start)
                 start += batch.num_rows
 
@@ -57,24 +69,28 @@ class ParquetShard(Shard):
         """Return the rows with these ascending numbers; other row groups are not read."""
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         with _open(self.path) as file:
-            start = 0
+            start = n_read = 0
             for group in range(file.metadata.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows
                 first, last = np.searchsorted(numbers, (start, stop))
                 if first < last:
-                    self._take_from(file, group, start, numbers[first:last], out[first:last])
+                    own = numbers[first:last]
+                    n_read += self._take_from(file, group, start, own, out[first:last])
                 start = stop
-        return out
+        return check_complete(out, n_read, self.path)
 
-    def _take_from(self, file: Any, group: int, start: int, numbers: Numbers, out: Array) -> None:
-        for batch in file.iter_batches(_CHUNK, row_groups=[group], columns=[self.column]):
+    def _take_from(self, file: Any, group: int, start: int, numbers: Numbers, out: Array) -> int:
+        """Copy rows of a row group to `out`; return how many there were."""
+        size, last = rows_per_chunk(_CHUNK, self), 0
+        for batch in file.iter_batches(size, row_groups=[group], columns=[self.column]):
             first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
             if first < last:
                 rows = self._rows(batch.column(0), start)
                 out[first:last] = rows[numbers[first:last] - start]
             start += batch.num_rows
             if last == len(numbers):
-                return
+                break
+        return int(last)
 
     def _rows(self, column: Any, start: int) -> Array:
         """Convert a column of lists to rows; all must have the same length and no nulls."""
@@ -105,6 +121,7 @@ class ParquetShard(Shard):
             name = next((name for name in names if name in file.schema_arrow.names), None)
             if name is None:
                 return None
+            check_expansion(8 * len(self), name, self.path)
             column = file.read(columns=[name]).column(0)
         if column.null_count:
             raise ValueError(f"{self.path}: column {name} has nulls; each row needs a value")
@@ -112,7 +129,7 @@ class ParquetShard(Shard):
             raise ValueError(f"{self.path}: column {name} must have one value per row, not lists")
         values = np.asarray(column.to_numpy())
         if values.dtype == object and all(isinstance(value, str) for value in values[:1]):
-            values = values.astype(str)
+            values = as_text(values, name, self.path)
         return check_length(values, len(self), name, self.path)
 
 
@@ -130,7 +147,7 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         with parquet.ParquetFile(path) as file:
             yield file
-    except (arrow.ArrowException, OSError, KeyError) as error:
-        if isinstance(error, FileNotFoundError):
+    except (arrow.ArrowException, *DAMAGE, OSError) as error:
+        if isinstance(error, FileNotFoundError) or str(error).startswith(str(path)):
             raise
-        raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
+        raise ValueError(f"{path} is not a readable Parquet file: {first_line(error)}") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._util.files import check_regular
 from ..learn.rows import Array, Numbers, RowSource, check_finite
 
 #: Names of rows, labels and groups in files with several arrays; the first one present is used.
@@ -31,6 +30,10 @@ _KINDS = {
 }
 LABEL_FILES = (".labels.npy", ".groups.npy")  # labels and groups of NAME.npy
 _CHUNK = 2**16  # rows read at a time if a format has no random access
+_CHUNK_BYTES = 2**28  # largest chunk, unless a single row is larger
+_MAX_WIDTH = 2**20  # columns
+_FREE_BYTES = 2**30  # what a file of any size may unpack to
+_MAX_EXPANSION = 100  # beyond that, size in memory divided by size of the file
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,14 @@ class Shard(ABC):
         rows : array of shape (m, d)
         """
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
-        start = 0
+        start = last = 0
         for chunk in self.chunks(_CHUNK):
             first, last = np.searchsorted(numbers, (start, start + len(chunk)))
             out[first:last] = chunk[numbers[first:last] - start]
             start += len(chunk)
             if last == len(numbers):
                 break
-        return out
+        return check_complete(out, int(last), self.path)
 
     def labels(self) -> Array | None:
         """Return the label of each row, or None if the file has none."""
@@ -202,7 +205,12 @@ class Shards(RowSource):
         chunk : array of shape (at most size, d)
         """
         for file in self.files:
-            yield from file.chunks(size)
+            n_read = 0
+            for chunk in file.chunks(size):
+                n_read += len(chunk)
+                yield chunk
+            if n_read != len(file):
+                raise ValueError(f"{file.path} has {n_read} rows, but says that it has {len(file)}")
 
     def labels(self) -> Array | None:
         """Return the label of each row, or None if no file has labels."""
@@ -318,21 +326,61 @@ def _open(path: Path) -> Shard:
         raise ValueError(
             f"{path} is not a supported file; rows are read from {', '.join(_KINDS)}, or a folder"
         )
-    if not path.is_file():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    check_regular(path)
     module, name = _KINDS[path.suffix]
     kind: type[Shard] = getattr(import_module(f".{module}", __package__), name)
     shard = kind.open(path)
-    if shard.dtype.kind not in "biuf":
-        raise ValueError(f"{path} must hold real numbers, but has dtype {shard.dtype}")
+    check_numeric(shard.dtype, path)
     return shard
+
+
+def check_numeric(dtype: np.dtype[Any], path: Path) -> None:
+    """Raise unless rows of this type can be encoded."""
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{path} must hold real numbers, but has dtype {dtype}")
 
 
 def as_shape(shape: tuple[int, ...] | None, path: Path) -> tuple[int, int]:
     """Return a two-dimensional shape, or raise an error that names the file."""
     if shape is None or len(shape) != 2 or min(shape) < 0:
         raise ValueError(f"{path} must hold rows, shape (n, d), but has shape {shape}")
-    return int(shape[0]), int(shape[1])
+    n, width = int(shape[0]), int(shape[1])
+    if n and not 1 <= width <= _MAX_WIDTH:
+        raise ValueError(
+            f"{path} has rows of {width} numbers; a row must have from 1 to {_MAX_WIDTH}"
+        )
+    return n, width
+
+
+def rows_per_chunk(size: int, shard: Shard) -> int:
+    """Return how many rows to read at a time: at most `size`, and at most 256 MB."""
+    return max(1, min(size, _CHUNK_BYTES // max(1, shard.shape[1] * shard.dtype.itemsize)))
+
+
+def check_expansion(n_bytes: int, name: str, path: Path) -> None:
+    """Raise if an array is far larger in memory than its file, before it is read.
+
+    The size in memory is what the file says. Files of a few kilobytes can say terabytes.
+    """
+    if n_bytes > max(_FREE_BYTES, _MAX_EXPANSION * path.stat().st_size):
+        raise ValueError(
+            f"{path}: {name} takes {n_bytes} bytes in memory, more than {_MAX_EXPANSION} times the "
+            "size of the file; if it is meant to be that large, store it uncompressed"
+        )
+
+
+def check_complete(rows: Array, n_read: int, path: Path) -> Array:
+    """Return rows that were read, or raise if the file has fewer than it says."""
+    if n_read < len(rows):
+        raise ValueError(f"{path} is damaged: it has fewer rows than it says")
+    return rows
+
+
+def as_text(values: Array, name: str, path: Path) -> Array:
+    """Return Python texts as an array of texts, which all take the room of the longest."""
+    longest = max((len(value) for value in values), default=0)
+    check_expansion(4 * longest * len(values), name, path)
+    return values.astype(str)
 
 
 def check_length(values: Array | None, n: int, name: str, path: Path) -> Array | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._util.extras import need
+from .._util.files import replacing
 from .results import Results
 
 
@@ -87,15 +88,20 @@ def make_figures(results: Results, folder: Path) -> dict[str, str]:
 
 
 _LOOK = {"svg.hashsalt": "kdiffhash", "font.size": 10, "text.parse_math": False}
+_FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
+    "png": {"dpi": 130},
+}
 
 
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], str]) -> str:
     with need("matplotlib", "study").rc_context(_LOOK):
         figure = need("matplotlib.figure", "study").Figure(figsize=size, layout="constrained")
         alt = draw(figure)
-        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
-        figure.savefig(path.with_name(f"{path.name}.pdf"), metadata={"CreationDate": None})
-        figure.savefig(path.with_name(f"{path.name}.png"), dpi=130)
+        for kind, options in _FORMATS.items():
+            with replacing(path.with_name(f"{path.name}.{kind}")) as temporary:
+                figure.savefig(temporary, format=kind, **options)
     return alt
 
 
@@ -232,7 +238,7 @@ def _roc(results: Results, train: str, test: str, figure: Any) -> str:
 def _size(results: Results, train: str, test: str, figure: Any) -> str:
     panels = figure.subplots(1, 2, sharey=False)
     rows = [row for row in results.table() if (row["train"], row["test"]) == (train, test)]
-    looks = {"markersize": 5.5, "linewidth": 1.5, "elinewidth": 0.8}
+    line_options = {"markersize": 5.5, "linewidth": 1.5, "elinewidth": 0.8}
     for axes, (rate, title) in zip(
         panels, (("fnr_at_1e-3", "at 0.1 % FPR"), ("fnr_at_1e-4", "at 0.01 % FPR"))
     ):
@@ -248,7 +254,7 @@ def _size(results: Results, train: str, test: str, figure: Any) -> str:
                 values[:, 0],
                 np.abs(values[:, 1:] - values[:, :1]).T,
                 **_line(style),
-                **looks,
+                **line_options,
                 marker=style.marker,
                 label=method.title,
             )
@@ -301,7 +307,8 @@ def _matches(gallery: dict[str, Any], figure: Any) -> str:
     for i, query in enumerate(queries):
         for j, name in enumerate(shown):
             row = grid[2 * i + j]
-            _patch(row[0], gallery["patches"][query["row"]], name, "#888888")
+            label = name.replace(", ", "\n")
+            _patch(row[0], gallery["patches"][query["row"]], label, "#555555")
             for axes, match in zip(row[1:], query["matches"][name]):
                 sign, colour = ("✓", "#009e73") if match["correct"] else ("✗", "#d55e00")
                 label = f"{sign} {match['distance']:.0f}"

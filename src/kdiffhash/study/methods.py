@@ -124,7 +124,7 @@ METHODS: dict[str, Method] = {
             "kDIF, paper's setting",
             hashers.KernelDiffHash,
             grid={"gamma": _BANDWIDTHS},
-            settings=PAPER_SETTING,
+            settings={key: value for key, value in PAPER_SETTING.items() if key != "gamma"},
             takes=("n_basis",),
         ),
         Method(

@@ -56,7 +56,7 @@ def run_paper_study(
         By default the paper's method, the recommended method, and the baselines that the paper's
         claims need.
     **options : any
-        Passed to `run_study`: `n_seeds`, `lengths`, `first_look`, `seed`, `verbose`.
+        Passed to `run_study`: `n_seeds`, `lengths`, `quick`, `seed`, `verbose`.
 
     Returns
     -------

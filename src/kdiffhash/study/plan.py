@@ -69,7 +69,7 @@ class Plan:
         return [test for name, test in self.cases if name == train]
 
 
-def quick(plan: Plan) -> Plan:
+def quick_plan(plan: Plan) -> Plan:
     """Return a smaller plan: fewer pairs, basis rows and resamples."""
     return replace(
         plan,

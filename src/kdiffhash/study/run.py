@@ -22,7 +22,7 @@ from .cache import Store
 from .claims import decide
 from .measure import measure, over_seeds
 from .methods import METHODS, Method, find_method
-from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick
+from .plan import LENGTHS, Plan, TestSet, TrainSet, load_test, load_train, name_of, quick_plan
 from .report import write_report
 from .results import Results, write_results
 from .train import Trained, train
@@ -46,7 +46,7 @@ def run_study(
     methods: Sequence[str] = (),
     lengths: Sequence[int] = LENGTHS,
     n_seeds: int | None = None,
-    first_look: bool = False,
+    quick: bool = False,
     seed: int = 0,
     command: str = "",
     verbose: bool = False,
@@ -68,8 +68,8 @@ def run_study(
     lengths : sequence of int, default=(32, 64, 128, 256, 512)
         Code lengths in bits.
     n_seeds : int, optional
-        Number of training seeds, by default 5, or 1 with `first_look`.
-    first_look : bool, default=False
+        Number of training seeds, by default 5, or 1 with `quick`.
+    quick : bool, default=False
         Use fewer pairs, basis rows and resamples.
     seed : int, default=0
         The first training seed; also draws test pairs and resamples.
@@ -85,7 +85,7 @@ def run_study(
     Examples
     --------
     >>> from kdiffhash.study import run_study
-    >>> results = run_study("report", first_look=True)  # doctest: +SKIP
+    >>> results = run_study("report", quick=True)  # doctest: +SKIP
     >>> results.rate("views-train", "views-test", "kdif", 128, "fnr_at_1e-3")  # doctest: +SKIP
     """
     need("matplotlib", "study")
@@ -103,10 +103,10 @@ def run_study(
         raise ValueError("give both train and test scenes, or neither for the embedded set")
     if not lengths or min(lengths) < 1:
         raise ValueError("lengths must be positive numbers of bits")
-    n_seeds = (1 if first_look else 5) if n_seeds is None else n_seeds
+    n_seeds = (1 if quick else 5) if n_seeds is None else n_seeds
     if n_seeds < 1:
         raise ValueError(f"n_seeds must be at least 1, got {n_seeds}")
-    chosen, notes = _default_methods(first_look)
+    chosen, notes = _default_methods(quick)
     if methods:
         chosen, notes = _find_methods(methods), []
     plan = Plan(
@@ -121,7 +121,7 @@ def run_study(
     all_scenes = {*plan.train, *plan.test}
     if len({name_of(scene) for scene in all_scenes}) < len(all_scenes):
         raise ValueError(f"two scenes have the same name: {', '.join(sorted(all_scenes))}")
-    results = Results(quick(plan) if first_look else plan, chosen, notes=notes)
+    results = Results(quick_plan(plan) if quick else plan, chosen, notes=notes)
     words = ["kdiffhash", "study"]
     for option, values in (
         ("--train", train_scenes),
@@ -130,7 +130,7 @@ def run_study(
         ("--bits", map(str, plan.lengths)),
     ):
         words += [option, *values] if values else []
-    words += ["--quick"] if first_look else []
+    words += ["--quick"] if quick else []
     words += ["--seeds", str(n_seeds), "--seed", str(seed), "--out", "report"]
     results.command = command or shlex.join(words)
     store = Store(folder / "work")
@@ -146,9 +146,9 @@ def run_study(
     return results
 
 
-def _default_methods(first_look: bool) -> tuple[dict[str, Method], list[str]]:
+def _default_methods(quick: bool) -> tuple[dict[str, Method], list[str]]:
     """Return all known methods whose extras are installed, and a note on the others."""
-    known = {name: one for name, one in METHODS.items() if one.in_quick or not first_look}
+    known = {name: one for name, one in METHODS.items() if one.in_quick or not quick}
     left_out = [
         f"{one.title} (needs {one.needs})" for one in known.values() if not one.is_available
     ]

@@ -148,7 +148,8 @@ def first_matches(results: Results, tests: list[TestSet]) -> dict[str, Any] | No
     found: dict[str, Any] = {"cases": [case for case in cases if case is not None]}
     if not found["cases"]:
         return None
-    for train, test in results.cases:
+    # Rather a scene that was not trained on: a scene of sheets may contain training patches.
+    for train, test in sorted(results.cases, key=lambda case: case[0] == case[1]):
         scene = _with_patches(by_name[test].scene)
         if scene is not None:
             found["gallery"] = _gallery(results, train, scene)

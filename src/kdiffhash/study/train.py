@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import load
 from .cache import Store, stamp
 from .methods import Method, with_known_arguments
-from .plan import Plan, TrainSet
+from .plan import Plan, TrainSet, split_by
 from .selection import Setting, choose_setting
 
 
@@ -117,12 +117,13 @@ def train(
 def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
     """Choose the setting with the lowest mean FNR on held-out training points.
 
-    The mean is over lengths up to 128 bits, or the longest of them for a method that is trained for
-    each length.
+    The mean is over all lengths of the method. A method that is trained for each length is
+    validated at one: its longest up to 128 bits.
     """
     if not method.grid:
         return {"settings": {}, "grid": []}
-    learn, validate = data.scene.split(0.3, random_state=plan.seed + 2)
+    by: Literal["blocks", "points"] = "blocks" if split_by(data.scene) == "blocks" else "points"
+    learn, validate = data.scene.split(0.3, by=by, random_state=plan.seed + 2)
     pairs, similar = learn.draw_pairs(
         plan.grid_positives, plan.grid_negatives, random_state=plan.seed
     )
@@ -131,9 +132,8 @@ def _choose(method: Method, data: TrainSet, plan: Plan) -> dict[str, Any]:
         plan.grid_positives, 2 * plan.grid_negatives, random_state=plan.seed
     )
     lengths = lengths_of(method, plan, learn.descriptors.shape[1])
-    lengths = [length for length in lengths if length <= 128] or lengths[:1]
     if not method.nested:
-        lengths = lengths[-1:]
+        lengths = [length for length in lengths if length <= 128][-1:] or lengths[:1]
 
     def fit(setting: Setting) -> Any:
         return _fit(method, train_set, lengths[-1], setting, plan.grid_basis, plan)

@@ -8,12 +8,11 @@ not have the same file open.
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,33 @@ from numpy.typing import NDArray
 from .._util.extras import need
 from .._util.files import replacing
 from .._util.threads import run_tiles
-from ..codes import Codes
+from ..codes import Codes, check_codes
 from ..hashers import BaseHasher
 from ..hashers.fingerprint import fingerprint, is_same_model
 from ..search.matching import match_codes
+from .colmap_database import (
+    CODES_TABLE,
+    DatabaseError,
+    check_camera,
+    copy_database,
+    opened,
+    read_features,
+    stored_model,
+)
 from .features import encode_descriptors
 from .image_pairs import image_pairs
 from .photo_matching import RATIO
 
-_LOCK_TIMEOUT = 5.0  # seconds to wait while another process has locked the database
-_TABLE = "kdiffhash"  # holds model and bits if the descriptors of a database are codes
-
-
-class DatabaseError(ValueError):
-    """Raised if a COLMAP database is invalid, locked, of another version or lacks descriptors."""
+__all__ = [
+    "DatabaseError",
+    "ImageFeatures",
+    "PairMatches",
+    "match_images",
+    "read_images",
+    "shrink_database",
+    "verify_pairs",
+    "write_matches",
+]
 
 
 @dataclass(frozen=True)
@@ -102,34 +114,18 @@ def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFe
     >>> [image.codes.shape for image in images]
     [(110, 16), (110, 16), (110, 16)]
     """
-    pycolmap = need("pycolmap", "colmap")
-    with _opened(path) as database:
-        cameras = {
-            number: pycolmap.Camera(
-                camera_id=number,
-                model=pycolmap.CameraModelId(kind),
-                width=width,
-                height=height,
-                params=np.frombuffer(params, np.float64),
-                has_prior_focal_length=bool(prior),
-            )
-            for number, kind, width, height, params, prior in database.execute(
-                "SELECT camera_id, model, width, height, params, prior_focal_length FROM cameras"
-            )
-            if len(params) % 8 == 0
-        }
-        shrunk = _stored_model(database, path)
+    with opened(path) as database:
+        shrunk = stored_model(database, path)
         if shrunk is not None and not _made_codes(model, *shrunk):
             raise DatabaseError(
                 f"{path} has codes of another model or length: {shrunk[1]} bits; use the model "
                 "that made them"
             )
         images = []
-        for number, name, camera, descriptors, points in _features(database, path):
-            codes = descriptors if shrunk else _encode(model, descriptors, path, name)
-            if camera not in cameras:
-                raise DatabaseError(f"{path}: {name} has no camera, or a damaged one")
-            images.append(ImageFeatures(number, name, cameras[camera], points[:, :2], codes))
+        for number, name, camera, descriptors, points in read_features(database, path):
+            to_codes = _check_stored if shrunk else _encode
+            codes = to_codes(model, descriptors, path, name)
+            images.append(ImageFeatures(number, name, camera, points[:, :2], codes))
     if len(images) < 2:
         raise DatabaseError(
             f"{path} has {len(images)} images with descriptors, but matching takes at least 2; "
@@ -218,6 +214,12 @@ def verify_pairs(
     verified : list of PairMatches
         The same pairs with their two-view geometries, which hold the inliers.
 
+    Raises
+    ------
+    DatabaseError
+        If a camera does not have the parameters of its model, or matches refer to keypoints that
+        do not exist.
+
     Examples
     --------
     >>> import tempfile
@@ -237,6 +239,8 @@ def verify_pairs(
     pycolmap = need("pycolmap", "colmap")
     options = pycolmap.TwoViewGeometryOptions()
     options.ransac.random_seed = 0
+    for pair in matched:
+        _check_pair(pair)
 
     def verify_pair(i: int) -> PairMatches:
         pair = matched[i]
@@ -247,6 +251,17 @@ def verify_pairs(
         return replace(pair, geometry=geometry)
 
     return _for_each(verify_pair, len(matched), n_jobs, advance)
+
+
+def _check_pair(pair: PairMatches) -> None:
+    """Raise if a pair would make COLMAP read beyond an array."""
+    for image, column in ((pair.a, 0), (pair.b, 1)):
+        check_camera(image.camera, f"the camera of {image.name}")
+        if len(pair.matches) and pair.matches[:, column].max() >= len(image.points):
+            raise DatabaseError(
+                f"matches of {pair.a.name} and {pair.b.name} refer to keypoints that {image.name} "
+                "does not have; match the images again"
+            )
 
 
 def _for_each(
@@ -311,14 +326,19 @@ def write_matches(
                 if pair.geometry is not None:
                     database.write_two_view_geometry(pair.a.id, pair.b.id, pair.geometry)
         if keep is not None:
-            with _opened(path) as database, replacing(keep) as temporary:
-                _copy_database(database, temporary)
-        with _opened(path, write=True, attach=temporary_database) as database:
+            with opened(path) as database, replacing(keep) as temporary:
+                copy_database(database, temporary)
+        with opened(path, write=True, attach=temporary_database) as database:
             for table in ("matches", "two_view_geometries"):
                 database.execute(
                     f"DELETE FROM main.{table} WHERE pair_id IN (SELECT pair_id FROM new.matches)"
                 )
-                database.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+                # An upgraded database may have its columns in another order.
+                info = database.execute(f"PRAGMA new.table_info({table})")
+                columns = ", ".join(name for _, name, *_ in info)
+                database.execute(
+                    f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}"
+                )
 
 
 def shrink_database(
@@ -360,91 +380,23 @@ def shrink_database(
     >>> [image.codes.shape for image in read_images(path + ".codes", model)]
     [(110, 16), (110, 16), (110, 16)]
     """
-    with _opened(path) as database, replacing(out) as temporary:
-        if _stored_model(database, path) is not None:
+    with opened(path) as database, replacing(out) as temporary:
+        if stored_model(database, path) is not None:
             raise DatabaseError(f"{path} already has codes in place of descriptors")
-        _copy_database(database, temporary)
+        copy_database(database, temporary)
         with closing(sqlite3.connect(temporary)) as new:
             with new:
-                for number, name, _, descriptors, _ in _features(database, path):
+                for number, name, _, descriptors, _ in read_features(database, path):
                     codes = _encode(model, descriptors, path, name)
                     new.execute(
                         "UPDATE descriptors SET type = -1, cols = ?, data = ? WHERE image_id = ?",
                         (codes.shape[1], codes.tobytes(), number),
                     )
-                new.execute(f"CREATE TABLE {_TABLE} (model TEXT, bits INTEGER)")
+                new.execute(f"CREATE TABLE {CODES_TABLE} (model TEXT, bits INTEGER)")
                 new.execute(
-                    f"INSERT INTO {_TABLE} VALUES (?, ?)", (fingerprint(model), model.n_bits_)
+                    f"INSERT INTO {CODES_TABLE} VALUES (?, ?)", (fingerprint(model), model.n_bits_)
                 )
             new.execute("VACUUM")
-
-
-@contextmanager
-def _opened(
-    path: str | os.PathLike[str], *, write: bool = False, attach: Path | None = None
-) -> Iterator[sqlite3.Connection]:
-    """Open a COLMAP database in a transaction, which is rolled back if an error occurs."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(errno.ENOENT, "there is no COLMAP database", os.fspath(path))
-    uri = f"{Path(path).resolve().as_uri()}?mode={'rw' if write else 'ro'}"
-    try:
-        with closing(
-            sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT, isolation_level=None)
-        ) as database:
-            _check_version(database, path)
-            if attach is not None:
-                database.execute("ATTACH ? AS new", (str(attach),))
-            database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            try:
-                yield database
-            except BaseException:
-                with suppress(sqlite3.Error):  # SQLite may have rolled back already
-                    database.execute("ROLLBACK")
-                raise
-            database.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise DatabaseError(f"{path}: {error}; the database was not changed") from error
-
-
-def _check_version(database: sqlite3.Connection, path: Any) -> None:
-    """Raise if this is not a COLMAP database of the version that pycolmap writes."""
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    if not {"cameras", "images", "keypoints", "descriptors", "matches"} <= tables:
-        raise DatabaseError(f"{path} is not a COLMAP database")
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    with tempfile.TemporaryDirectory() as folder:
-        new = Path(folder) / "new.db"
-        need("pycolmap", "colmap").Database.open(new).close()
-        with closing(sqlite3.connect(new)) as connection:
-            (expected,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != expected:
-        given, supported = (
-            f"{number // 1_000_000}.{number // 10_000 % 100}.{number // 100 % 100}"
-            for number in (version, expected)
-        )
-        raise DatabaseError(
-            f"{path} has version {given}, but the installed pycolmap uses version {supported}; "
-            "upgrade an older database with pycolmap.Database.open, or install a newer pycolmap "
-            "for a newer database"
-        )
-
-
-def _features(
-    database: sqlite3.Connection, path: Any
-) -> Iterator[tuple[int, str, int, NDArray[np.uint8], NDArray[np.float32]]]:
-    """Yield id, name, camera id, descriptors and keypoints of each image that has them."""
-    rows = database.execute(
-        "SELECT image_id, name, camera_id, d.rows, d.cols, d.data, k.rows, k.cols, k.data "
-        "FROM images JOIN descriptors d USING (image_id) JOIN keypoints k USING (image_id) "
-        "ORDER BY image_id"
-    )
-    for number, name, camera, n, width, data, n_points, n_columns, points in rows:
-        data, points = data or b"", points or b""
-        if n != n_points or len(data) != n * width or len(points) != 4 * n * n_columns:
-            raise DatabaseError(f"{path}: keypoints and descriptors of {name} do not match")
-        descriptors = np.frombuffer(data, np.uint8).reshape(n, width)
-        keypoints = np.frombuffer(points, np.float32).reshape(n, n_columns)
-        yield number, name, camera, descriptors, keypoints
 
 
 def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
@@ -457,26 +409,16 @@ def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: 
     return encode_descriptors(model, descriptors)
 
 
+def _check_stored(model: BaseHasher, codes: Codes, path: Any, name: str) -> Codes:
+    """Return the stored codes of an image; raise if they are not of the model's length."""
+    if not len(codes):
+        return encode_descriptors(model, None)
+    try:
+        return check_codes(codes, model.n_bits_)
+    except ValueError as error:
+        raise DatabaseError(f"{path}: codes of {name}: {error}") from error
+
+
 def _made_codes(model: BaseHasher, stored: str, n_bits: int) -> bool:
     """Return whether a model is the one with the stored fingerprint and code length."""
     return n_bits == model.n_bits_ and is_same_model(model, stored)
-
-
-def _stored_model(database: sqlite3.Connection, path: Any) -> tuple[str, int] | None:
-    """Return fingerprint and code length of the model that made the codes, None without codes."""
-    exists = "SELECT 1 FROM sqlite_master WHERE name = ?"
-    if database.execute(exists, (_TABLE,)).fetchone() is None:
-        return None
-    row = database.execute(f"SELECT model, bits FROM {_TABLE}").fetchone()
-    if row is None:
-        raise DatabaseError(
-            f"{path} has codes, but the model that made them is not recorded; shrink the original "
-            "database again"
-        )
-    return str(row[0]), int(row[1])
-
-
-def _copy_database(database: sqlite3.Connection, to: Path) -> None:
-    """Copy a database to a file."""
-    with closing(sqlite3.connect(to)) as copy:
-        database.backup(copy)

@@ -8,6 +8,7 @@ match in the second image or -1, and `matching_scores0` the score of each match.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from .._util.extras import need
 from .._util.files import replacing
-from ..codes import Codes
+from ..codes import Codes, check_codes
 from ..hashers import BaseHasher
 from ..hashers.fingerprint import fingerprint, is_same_model
 from ..search import match_codes
@@ -26,7 +27,7 @@ from .features import encode_descriptors
 from .image_pairs import image_pairs
 from .photo_matching import RATIO
 
-_MODEL, _BITS = "kdiffhash_model", "n_bits"  # attributes of a dataset of codes
+_MODEL, _BITS, _CHECKSUM = "kdiffhash_model", "n_bits", "crc"  # attributes of a dataset of codes
 
 
 def encode_features(
@@ -70,12 +71,11 @@ def encode_features(
         with h5py.File(temporary, "w") as new:
             for name in names:
                 group = new.require_group(name)
-                for key, item in _other_datasets(file, name):
-                    file.copy(item, group, key)
-                for key, value in file[name].attrs.items():
-                    group.attrs[key] = value
-                codes = group.create_dataset("descriptors", data=_image_codes(file, name, model).T)
-                codes.attrs[_MODEL], codes.attrs[_BITS] = fingerprint(model), model.n_bits_
+                _copy_other_data(file, name, group)
+                codes = _image_codes(file, name, model)
+                stored = group.create_dataset("descriptors", data=codes.T)
+                stored.attrs[_MODEL], stored.attrs[_BITS] = fingerprint(model), model.n_bits_
+                stored.attrs[_CHECKSUM] = _checksum(name, codes)
     return len(names)
 
 
@@ -167,12 +167,20 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Any, list[str]]]:
         yield file, [name for name, _ in shard.images]
 
 
-def _other_datasets(file: Any, name: str) -> list[tuple[str, Any]]:
-    """Return the datasets of an image apart from its descriptors."""
+def _copy_other_data(file: Any, name: str, to: Any) -> None:
+    """Copy the attributes of an image, and its datasets apart from the descriptors."""
     path = Path(file.filename)
     with reading(path):
         items = [(key, file[name][key]) for key in file[name] if key != "descriptors"]
-        return [(key, plain(item, path)) for key, item in items if hasattr(item, "shape")]
+        items = [(key, plain(item, path)) for key, item in items if hasattr(item, "shape")]
+        attributes = dict(file[name].attrs)
+    for key, value in attributes.items():
+        to.attrs[key] = value
+    for key, item in items:
+        try:
+            file.copy(item, to, key)
+        except (RuntimeError, KeyError) as error:
+            raise ValueError(f"{path}: {name}/{key} cannot be copied: {error}") from error
 
 
 def _group_name(name: str) -> str:
@@ -192,17 +200,35 @@ def _check_group_names(names: list[str]) -> None:
             )
 
 
+def _checksum(name: str, codes: Codes) -> int:
+    """Return the checksum of an image's name and codes; HDF5 does not detect changed bytes."""
+    return zlib.crc32(codes.tobytes(), zlib.crc32(name.encode(errors="surrogateescape")))
+
+
 def _image_codes(file: Any, name: str, model: BaseHasher) -> Codes:
     """Return the codes of an image, encoding its descriptors if they are not codes yet."""
     with reading(Path(file.filename)):
         descriptors = image_rows(file, name, Path(file.filename))
         attributes = dict(file[name]["descriptors"].attrs)
+        keypoints = file[name].get("keypoints")
+        n_keypoints = len(descriptors) if keypoints is None else keypoints.shape[0]
+    if n_keypoints != len(descriptors):
+        raise ValueError(
+            f"{file.filename}: {name} has {n_keypoints} keypoints, but {len(descriptors)} "
+            "descriptors; extract its features again"
+        )
     if _MODEL in attributes:
-        if not is_same_model(model, attributes[_MODEL]):
+        stored = attributes[_MODEL]
+        if not isinstance(stored, str) or not is_same_model(model, stored):
             raise ValueError(
                 f"{file.filename} has codes of another model or length "
                 f"({attributes.get(_BITS)} bits); use the model that made them, or the features "
                 "file with the original descriptors"
             )
-        return descriptors
+        if not np.array_equal(attributes.get(_CHECKSUM, -1), _checksum(name, descriptors)):
+            raise ValueError(
+                f"{file.filename}: codes of {name} are damaged: their checksum does not match; "
+                "encode the features again"
+            )
+        return check_codes(descriptors, model.n_bits_)
     return encode_descriptors(model, descriptors)

@@ -15,7 +15,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -23,12 +23,14 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.extras import need
 from ..codes import Codes
 from ..datasets.images import SUFFIXES, list_photos
 from ..hashers import BaseHasher
 from ..hashers.fingerprint import fingerprint, is_same_model
 from ..search import HammingIndex
 from ..search.matching import match_codes
+from . import photo_database
 from .features import HashedFeatures, HashedSIFT
 from .photo_matching import (
     RATIO,
@@ -46,14 +48,7 @@ _MAX_KEYPOINTS = 2**20  # code id = photograph number * _MAX_KEYPOINTS + keypoin
 _PHOTOS_PER_TRANSACTION = 32
 _VOTES_PER_KEYPOINT = 8  # each keypoint of a query votes for this many nearest codes
 _VOTE_RADIUS = 0.25  # share of the bits; codes at a larger distance get no vote
-_DATABASE, _MODEL = "photos.sqlite", "model.safetensors"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS photos (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    path TEXT UNIQUE, bytes INTEGER, changed INTEGER, points BLOB
-);
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
-"""
+_DATABASE, _CODES, _MODEL = "photos.sqlite", "codes.index", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -168,15 +163,22 @@ class PhotoIndex:
         path = Path(folder)
         if not (path / _MODEL).is_file() or not (path / _DATABASE).is_file():
             raise FileNotFoundError(errno.ENOENT, "there is no index of photographs", str(folder))
-        with _connect_sqlite(path / _DATABASE) as connection:
-            settings = dict(connection.execute("SELECT name, value FROM settings"))
+        with photo_database.connect(path / _DATABASE) as connection:
+            settings = photo_database.read_settings(connection, path / _DATABASE)
         if settings.get("sift") in (None, "null"):
             raise ValueError(
                 f"{folder} was made with features of another kind than HashedSIFT; open it with "
                 "PhotoIndex(folder, features)"
             )
-        features = HashedSIFT(model=BaseHasher.load(path / _MODEL), **json.loads(settings["sift"]))
-        size = None if settings["size"] == "None" else int(settings["size"])
+        model = BaseHasher.load(path / _MODEL)
+        cv2 = need("cv2", "vision")
+        try:
+            features = HashedSIFT(model=model, **json.loads(settings["sift"]))
+            size = None if settings["size"] == "None" else int(settings["size"])
+        except (TypeError, ValueError, KeyError, cv2.error) as error:
+            raise ValueError(
+                f"{path / _DATABASE} has invalid settings ({settings}); index the photographs again"
+            ) from error
         return cls(folder, features, size=size)
 
     def update(
@@ -210,9 +212,12 @@ class PhotoIndex:
             )
         is_other = self.folder.exists() and not (self.folder / _DATABASE).exists()
         if is_other and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise self._not_an_index()
+            raise ValueError(
+                f"{self.folder} exists, but is not an index of photographs; choose another folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._open_database(new=True) as connection, self._open_codes("a") as codes:
+            photo_database.check_integrity(connection, self.folder / _DATABASE)
             ids = _repair(codes, connection)
             known = {
                 path: (number, (size, changed))
@@ -226,11 +231,8 @@ class PhotoIndex:
                 if Path(path).is_relative_to(root) and states.get(path) != state
             ]
             missing = [p for p in known if Path(p).is_relative_to(root) and p not in states]
-            with connection:
-                connection.executemany(
-                    "DELETE FROM photos WHERE number = ?", [(n,) for n in outdated]
-                )
             if outdated:
+                photo_database.remove_rows(connection, outdated)
                 codes.remove(ids[np.isin(ids // _MAX_KEYPOINTS, outdated)])
             todo = [p for p, state in states.items() if p not in known or known[p][1] != state]
             unchanged = len(states) - len(todo)
@@ -283,16 +285,14 @@ class PhotoIndex:
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: it has too little texture")
         with self._open_database() as connection, self._open_codes() as codes:
-            select = "SELECT path, points FROM photos WHERE number = ?"
-            numbers = [number for (number,) in connection.execute("SELECT number FROM photos")]
-            ranked = _rank_by_votes(codes, photo.codes, set(numbers), n_jobs)[:best]
+            numbers = {n for n, _ in connection.execute("SELECT number, crc FROM photos")}
+            ranked = _rank_by_votes(codes, photo.codes, numbers, n_jobs)[:best]
             results = []
             for number, votes in ranked:
-                row = connection.execute(select, (number,)).fetchone()
+                row = photo_database.read_photo_row(connection, number, self.folder / _DATABASE)
                 if row is None:  # removed by another process in the meantime
                     continue
-                path, blob = row
-                points = np.frombuffer(blob, np.float32).reshape(-1, 2)
+                path, points = row
                 stored = codes.get(number * _MAX_KEYPOINTS + np.arange(len(points)))
                 pairs = match_codes(photo.codes, stored, ratio=RATIO, n_jobs=n_jobs).pairs
                 matches = verify_matches(photo.points, points, pairs, geometry, tolerance)
@@ -307,8 +307,7 @@ class PhotoIndex:
     def _open_codes(self, mode: Literal["r", "a"] = "r") -> HammingIndex:
         """Open the index of the codes of all photographs."""
         model = self.features.model
-        path = self.folder / "codes.index"
-        return HammingIndex.open(path, mode, n_bits=model.n_bits_, model=model)
+        return HammingIndex.open(self.folder / _CODES, mode, n_bits=model.n_bits_, model=model)
 
     def _read_features(self, path: str | os.PathLike[str]) -> Photo:
         """Read a photograph, detect its keypoints and encode them."""
@@ -327,35 +326,28 @@ class PhotoIndex:
             raise FileNotFoundError(
                 errno.ENOENT, "there is no index of photographs", str(self.folder)
             )
-        with _connect_sqlite(self.folder / _DATABASE) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            if tables and not {"photos", "settings"} <= tables:
-                raise self._not_an_index()
-            self._check_settings(connection, new)
+        path = self.folder / _DATABASE
+        with photo_database.connect(path) as connection:
+            # The file of codes is created later: an empty database beside it is a damaged one.
+            is_new = new and not (self.folder / _CODES).exists()
+            if is_new and photo_database.is_empty(connection):
+                photo_database.create_tables(connection, self._settings())
+            self._check_settings(photo_database.read_settings(connection, path))
             if new and not (self.folder / _MODEL).exists():
                 self.features.model.save(self.folder / _MODEL)
             yield connection
 
-    def _not_an_index(self) -> ValueError:
-        return ValueError(
-            f"{self.folder} exists, but is not an index of photographs; choose another folder"
-        )
-
-    def _check_settings(self, connection: sqlite3.Connection, new: bool) -> None:
-        """Store the settings in a new index; raise if those of an existing one differ."""
-        settings = {
+    def _settings(self) -> dict[str, str]:
+        """Return the settings that all photographs of an index must share."""
+        return {
             "model": fingerprint(self.features.model),
             "sift": json.dumps(getattr(self.features, "options", None), sort_keys=True),
             "size": str(self.size),
         }
-        if new:
-            connection.executescript(_TABLES)
-            with connection:
-                connection.executemany(
-                    "INSERT OR IGNORE INTO settings VALUES (?, ?)", settings.items()
-                )
-        stored = dict(connection.execute("SELECT name, value FROM settings"))
-        for name, value in settings.items():
+
+    def _check_settings(self, stored: dict[str, str]) -> None:
+        """Raise if the settings of an existing index differ."""
+        for name, value in self._settings().items():
             known = stored.get(name)
             if name == "model" and known and is_same_model(self.features.model, known):
                 continue
@@ -364,16 +356,6 @@ class PhotoIndex:
                     f"{self.folder} was made with another {name} ({known}, now {value}); use the "
                     "same setting, or make a new index"
                 )
-
-
-@contextmanager
-def _connect_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
-    """Connect to a database; errors of SQLite become a ValueError that names the file."""
-    try:
-        with closing(sqlite3.connect(path)) as connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise ValueError(f"{path} is damaged or in use: {error}") from error
 
 
 def _file_state(path: Path) -> tuple[int, int]:
@@ -390,18 +372,14 @@ def _add_photos(
 ) -> None:
     """Add photographs: their codes first, then their rows."""
     # Numbers are never reused: a concurrent search could mistake one photograph for another.
-    sequence = connection.execute(
-        "SELECT seq FROM sqlite_sequence WHERE name = 'photos'"
-    ).fetchone()
-    last = sequence[0] if sequence else 0
+    first = photo_database.last_number(connection) + 1
     ids, rows = [], []
-    for number, (path, photo) in enumerate(batch, last + 1):
+    for number, (path, photo) in enumerate(batch, first):
         ids.append(number * _MAX_KEYPOINTS + np.arange(len(photo.codes)))
         rows.append((number, path, *states[path], photo.points.tobytes()))
     if any(len(new_ids) for new_ids in ids):
         codes.add(np.concatenate([photo.codes for _, photo in batch]), np.concatenate(ids))
-    with connection:
-        connection.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
+    photo_database.add_rows(connection, rows)
 
 
 def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.int64]:
@@ -410,9 +388,9 @@ def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.i
     ids = codes.ids
     numbers, counts = np.unique(ids // _MAX_KEYPOINTS, return_counts=True)
     stored = dict(zip(numbers.tolist(), counts.tolist()))
-    incomplete = [(number,) for number, n in expected.items() if stored.get(number, 0) != n]
-    with connection:
-        connection.executemany("DELETE FROM photos WHERE number = ?", incomplete)
+    incomplete = [number for number, n in expected.items() if stored.get(number, 0) != n]
+    if incomplete:
+        photo_database.remove_rows(connection, incomplete)
     complete = [number for number, n in expected.items() if stored.get(number, 0) == n]
     keep = np.isin(ids // _MAX_KEYPOINTS, complete)
     if not keep.all():

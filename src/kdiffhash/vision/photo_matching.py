@@ -216,8 +216,7 @@ def verify_matches(
         estimate = cv2.findFundamentalMat if geometry == "fundamental" else cv2.findHomography
         options = {"maxIters": _MAX_ITERATIONS, "confidence": _CONFIDENCE}
         for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE):
-            cv2.setRNGSeed(0)
-            try:
+            try:  # these methods have a random generator of their own with a fixed seed
                 estimated, mask = estimate(left, right, method, tolerance, **options)
             except cv2.error:  # MAGSAC's refinement may fail with few matches or a planar scene
                 continue

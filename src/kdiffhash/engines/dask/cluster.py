@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import active_children, resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -18,9 +22,11 @@ POLL = 0.5  # seconds between checks that the workers are alive
 _TIMEOUT = 5  # seconds within which the scheduler must answer
 _IMPORT_TIMEOUT = 60  # seconds within which all workers must have imported kdiffhash
 _NO_WORKERS_TIMEOUT = 10  # seconds that a cluster may be without workers
-_LOST = "the connection to the scheduler was lost; check that it is running, and try again"
+_LOST = "the connection to the scheduler was lost; check that it is running, and connect again"
 
 T = TypeVar("T")
+
+_clients: list[Any] = []  # of the `connect` statements that are open; the last one is the default
 
 
 class ClusterError(KdiffhashError, ValueError):
@@ -42,6 +48,9 @@ class ClusterError(KdiffhashError, ValueError):
 def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[Any]:
     """Connect to a cluster for the duration of a ``with`` statement.
 
+    The functions of this module use the client until then. Dask's own default client and scheduler
+    stay as they are: to compute a dask array on the cluster, use ``client.compute(array)``.
+
     Parameters
     ----------
     cluster : str, default="local"
@@ -53,7 +62,7 @@ def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[An
     Yields
     ------
     client : distributed.Client
-        The client, which is also the default client of this process.
+        The client.
 
     Raises
     ------
@@ -67,18 +76,12 @@ def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[An
     ...     print(client.dashboard_link)
     """
     distributed = need("distributed", "dask")
-    local = None
-    if cluster == "local":
-        local = distributed.LocalCluster(
-            n_workers=n_threads(None),
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-        )
+    local = _start_local_cluster() if cluster == "local" else None
     try:
         try:
-            client = distributed.Client(cluster if local is None else local, timeout=timeout)
+            client = distributed.Client(
+                cluster if local is None else local, timeout=timeout, set_as_default=False
+            )
         except (OSError, ValueError, ImportError) as error:
             raise ClusterError(
                 f"no Dask scheduler answers at {cluster} ({error}); start one with `dask "
@@ -86,10 +89,65 @@ def connect(cluster: str = "local", *, timeout: float = _TIMEOUT) -> Iterator[An
             ) from error
         with client:
             _check_workers(client, cluster, timeout)
-            yield client
+            _clients.append(client)
+            try:
+                yield client
+            finally:
+                _clients.remove(client)
     finally:
         if local is not None:
             local.close()
+
+
+def _start_local_cluster() -> Any:
+    """Start one worker per core; Ctrl-C interrupts this process, and leaves closing them to it."""
+    start = partial(
+        need("distributed", "dask").LocalCluster,
+        n_workers=n_threads(None),
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+    )
+    outcomes: SimpleQueue[Future[Any]] = SimpleQueue()
+    environment, others = dict(os.environ), set(active_children())
+    with _blocked_interrupts():
+        call_in_thread(start, done=outcomes.put)
+    try:
+        return outcomes.get().result()
+    except KeyboardInterrupt:
+        _abandon(outcomes, others)
+        raise
+    finally:  # undo what Dask set for the workers to inherit
+        for name in set(os.environ) - set(environment):
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+def _abandon(outcomes: SimpleQueue[Future[Any]], others: set[Any]) -> None:
+    """Kill the workers of a cluster that is starting, until the start fails for lack of them."""
+    while True:
+        for child in set(active_children()) - others:
+            child.kill()
+        with suppress(Empty):
+            outcome = outcomes.get(timeout=0.02)
+            if outcome.exception() is None:
+                outcome.result().close()
+            return
+
+
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Block Ctrl-C in the threads started meanwhile, and in all their threads and processes."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it later would unblock Ctrl-C in that thread
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_workers(client: Any, cluster: str, timeout: float) -> None:
@@ -98,21 +156,25 @@ def _check_workers(client: Any, cluster: str, timeout: float) -> None:
 
     try:
         client.wait_for_workers(1, timeout=timeout)
+        run = partial(client.run, _version, on_error="return")
+        answers = list(call_with_timeout(_IMPORT_TIMEOUT, run).values())
     except TimeoutError as error:
         raise ClusterError(
             f"the scheduler at {cluster} has no workers; start one with `dask worker {cluster}`"
         ) from error
-    try:
-        versions = set(call_with_timeout(_IMPORT_TIMEOUT, client.run, _version).values())
     except Empty:
         raise ClusterError(
             f"a worker at {cluster} does not answer; restart the workers that hang"
         ) from None
-    except Exception as error:  # a worker that cannot unpickle raises a bare Exception
-        raise ClusterError(
-            f"the workers at {cluster} cannot import kdiffhash ({error}); install it there"
-        ) from error
-    if versions != {__version__}:
+    except (OSError, CancelledError) as error:
+        raise ClusterError(_LOST) from error
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):
+            raise ClusterError(
+                f"the workers at {cluster} cannot import kdiffhash ({answer}); install it there"
+            ) from answer
+    versions = {answer for answer in answers if isinstance(answer, str)}  # others: lost meanwhile
+    if versions - {__version__}:
         raise ClusterError(
             f"workers at {cluster} have kdiffhash {', '.join(sorted(versions))}, but this is "
             f"{__version__}; install the same version everywhere"
@@ -148,24 +210,33 @@ def call_with_timeout(seconds: float, function: Callable[..., T], *arguments: An
     return outcomes.get(timeout=seconds).result()
 
 
-def worker_threads(client: Any) -> dict[str, int]:
-    """Return the number of threads of each worker, by address; empty if there are no workers."""
+def worker_threads(client: Any, *, paused: bool = False) -> dict[str, int]:
+    """Return the number of threads of each running worker, by address; empty if there are none.
+
+    Dask pauses a worker whose memory is almost full: it finishes its tasks but starts no others.
+    """
     if client.status != "running":
         raise ClusterError(_LOST)
     try:
-        return dict(call_with_timeout(_TIMEOUT, client.nthreads))
+        found = call_with_timeout(_TIMEOUT, lambda: client.sync(client.scheduler.identity))
     except (Empty, OSError, CancelledError, AttributeError) as error:
         raise ClusterError(_LOST) from error  # AttributeError: the client is closing
+    return {
+        address: worker["nthreads"]
+        for address, worker in found["workers"].items()
+        if paused or worker["status"] == "running"
+    }
 
 
-def wait_for_workers(client: Any) -> dict[str, int]:
+def wait_for_workers(client: Any, *, paused: bool = False) -> dict[str, int]:
     """Return `worker_threads` once there is a worker; raise `ClusterError` after ten seconds."""
     deadline = time.monotonic() + _NO_WORKERS_TIMEOUT
-    while not (threads := worker_threads(client)):
+    while not (threads := worker_threads(client, paused=paused)):
         if time.monotonic() > deadline:
+            n = len(worker_threads(client, paused=True))
             raise ClusterError(
-                "the cluster has no workers left; start some with `dask worker "
-                f"{client.scheduler.address}` and try again"
+                f"the cluster has no workers left{f' but {n} without free memory' if n else ''}; "
+                f"start some with `dask worker {client.scheduler.address}` and try again"
             )
         time.sleep(POLL)
     return threads
@@ -188,7 +259,7 @@ def gather(client: Any, futures: list[Any], advance: Callable[[Any], None] | Non
                 try:
                     return outcomes.get(timeout=POLL).result()
                 except Empty:
-                    wait_for_workers(client)
+                    wait_for_workers(client, paused=True)
         except BaseException:
             if client.status == "running":
                 client.cancel(futures)
@@ -216,14 +287,16 @@ def translate_errors() -> Iterator[None]:
             f"several workers died while running the same task ({error}); check that they have "
             "enough memory"
         ) from error
-    except CancelledError as error:
+    except (CancelledError, distributed.comm.CommClosedError) as error:
         raise ClusterError(_LOST) from error
 
 
 def current_client(client: Any) -> Any:
-    """Return the given client, or else the default client of this process."""
+    """Return the given client, or else that of the last `connect`, or else Dask's default."""
     if client is not None:
         return client
+    if _clients:
+        return _clients[-1]
     distributed = need("distributed", "dask")
     try:
         return distributed.default_client()

@@ -40,7 +40,7 @@ def encode(
         For shards: the folder to write the codes to, one file per shard. Shards whose codes were
         written before, with the same model, are skipped.
     client : distributed.Client, default=None
-        None uses the default client of this process.
+        None uses the client of `connect`, or else Dask's default client.
     advance : callable, optional
         Progress callback, called with the number of rows of each shard once it is encoded.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from ...hashers import BaseHasher
-from .cluster import current_client
+from .cluster import current_client, gather
 from .remote_rows import RemoteRows
 
 Hasher = TypeVar("Hasher", bound=BaseHasher)
@@ -31,7 +31,7 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     groups : array or dask array of shape (n,), default=None
         Draw pairs only between rows of different groups.
     client : distributed.Client, default=None
-        None uses the default client of this process.
+        None uses the client of `connect`, or else Dask's default client.
 
     Returns
     -------
@@ -51,8 +51,9 @@ def fit(hasher: Hasher, X: Any, y: Any = None, *, groups: Any = None, client: An
     >>> hasher.n_bits_
     8
     """
-    rows = RemoteRows.of(X, current_client(client))
-    return hasher.fit(rows, y, groups)
+    client = current_client(client)
+    y, groups = _computed(y, client), _computed(groups, client)
+    return hasher.fit(RemoteRows.of(X, client), y, groups)
 
 
 def fit_pairs(
@@ -83,7 +84,7 @@ def fit_pairs(
     groups : array of shape (n,), default=None
         Group of each row, as `hasher.fit_pairs` uses it.
     client : distributed.Client, default=None
-        None uses the default client of this process.
+        None uses the client of `connect`, or else Dask's default client.
 
     Returns
     -------
@@ -106,3 +107,10 @@ def fit_pairs(
     """
     rows = RemoteRows.of(X, current_client(client))
     return hasher.fit_pairs(rows, pairs, similar, y, groups)
+
+
+def _computed(values: Any, client: Any) -> Any:
+    """Return labels or groups that are a dask array as a NumPy array, computed on the cluster."""
+    if not hasattr(values, "dask"):
+        return values
+    return gather(client, [client.compute(values)])[0]

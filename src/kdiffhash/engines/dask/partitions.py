@@ -34,7 +34,7 @@ from .cluster import (
 )
 
 PER_THREAD = 4  # initial partitions per thread, so that workers that join can take some over
-_MAX_LOSSES = 20  # number of tasks of one call that may be lost with their workers
+_MAX_LOSSES = 5  # how often one call may lose the same partition with its worker
 _SMALL = 2**16  # bytes up to which an argument is sent with every task
 
 Slot = tuple[str, int]  # address of a worker, number of a thread
@@ -68,7 +68,7 @@ class _Call:
     running: dict[Any, tuple[str, list[int]]] = field(default_factory=dict)
     outcomes: SimpleQueue[tuple[Any, Future[Any]]] = field(default_factory=SimpleQueue)
     results: list[Any] = field(default_factory=list)
-    n_losses: int = 0
+    losses: Counter[int] = field(default_factory=Counter)  # by partition
 
 
 class Partitions:
@@ -93,15 +93,14 @@ class Partitions:
 
     def close(self) -> None:
         """Release the memory of the workers."""
-        self._loaders, self._futures = [], []
+        with self._lock:
+            self._loaders, self._slots, self._futures = [], [], []
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call a function on the indexes of each thread: ``function(indexes, *arguments)``.
 
         Returns one result per thread that holds partitions, in no particular order.
         """
-        if not self._loaders:
-            raise ValueError("this ClusterIndex is closed; create it again")
         submit = partial(self._client.submit, pure=False)
         with translate_errors():
             sent = [
@@ -111,7 +110,7 @@ class Partitions:
                 lambda futures, address: submit(
                     _apply, function, futures, *sent, workers=[address]
                 ),
-                set(range(len(self._loaders))),
+                set(range(len(self._digests))),
             )
             try:
                 while call.waiting or call.running:
@@ -127,8 +126,10 @@ class Partitions:
         """Submit tasks for the waiting partitions, one per thread that holds any."""
         if not call.waiting:
             return
+        self._check_open()
         threads = wait_for_workers(self._client)
         with self._lock:
+            self._check_open()
             self._place(threads)
             groups: dict[Slot, list[int]] = {}
             for number in sorted(call.waiting):
@@ -139,6 +140,10 @@ class Partitions:
             call.running[task] = address, group
             call_in_thread(task.result, done=partial(_put, call.outcomes, task))
         call.waiting.clear()
+
+    def _check_open(self) -> None:
+        if not self._loaders:
+            raise ValueError("this ClusterIndex is closed; create it again")
 
     def _collect(self, call: _Call) -> None:
         """Collect one result, or find the tasks that were lost with their workers."""
@@ -170,13 +175,14 @@ class Partitions:
     def _handle_loss(self, call: _Call, task: Any) -> None:
         """Mark the partitions of a lost task as waiting, so that they are reloaded."""
         address, group = call.running.pop(task)
-        call.n_losses += 1
-        if call.n_losses > _MAX_LOSSES:
+        call.losses.update(group)
+        if max(call.losses.values()) > _MAX_LOSSES:
             raise ClusterError(
-                f"tasks were lost with their workers {call.n_losses} times, the last on {address}; "
-                "check that the workers have enough memory"
+                f"the same codes were lost with their workers {_MAX_LOSSES + 1} times, the last "
+                f"time on {address}; check that the workers have enough memory"
             )
         with self._lock:
+            self._check_open()
             lost = [task]
             for number in group:
                 if (slot := self._slots[number]) is not None and slot[0] == address:

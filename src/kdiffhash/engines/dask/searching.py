@@ -15,9 +15,9 @@ from ...codes import Codes, n_bytes
 from ...learn.rows import Array
 from ...search import HammingIndex, checks
 from ...search.index_format import MAX_BITS
-from ...search.scan import merge_found
+from ...search.scan import merge_results
 from ...search.segment import to_codes, words_by_id
-from ...shards import Shard, is_shards
+from ...shards import Shard, Shards, is_shards
 from ...shards.code_folder import read_record
 from .cluster import ClusterError, current_client, translate_errors, wait_for_workers
 from .partitions import PER_THREAD, Partition, Partitions
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 2**20  # codes added to an index at a time
 _QUERIES = 2**14  # queries per call
+_CHANGED = "{} has been changed since it was opened; create the ClusterIndex again"
 _INSTEAD = "change the index file or the codes it was created from, and create it again"
 
 
@@ -52,7 +53,7 @@ class ClusterIndex:
         The model that produces the codes and the queries, or its fingerprint. An index file or
         folder with codes of another model is refused.
     client : distributed.Client, default=None
-        None uses the default client of this process.
+        None uses the client of `connect`, or else Dask's default client.
 
     Examples
     --------
@@ -77,14 +78,18 @@ class ClusterIndex:
         client: Any = None,
     ) -> None:
         self._client = current_client(client)
+        self._shards: Shards | None = None
         n_partitions = PER_THREAD * sum(wait_for_workers(self._client).values())
         if isinstance(source, str | Path) and not is_shards(Path(source)):
             loaders = self._index_loaders(Path(source).absolute(), n_partitions, n_bits, model)
         else:
             loaders = self._code_loaders(source, n_partitions, n_bits, model)
         name = source if isinstance(source, str | Path) else "the source"
+        stamps = self._stamps()
         self._partitions = Partitions(self._client, loaders, name)
         self._n: int = sum(self._partitions.call(_count))
+        if self._stamps() != stamps:  # some partitions may have been loaded before, some after
+            raise ClusterError(_CHANGED.format(name))
 
     def _index_loaders(
         self, path: Path, n: int, n_bits: int | None, model: Model | None
@@ -101,6 +106,7 @@ class ClusterIndex:
         """Return functions that submit tasks to load partitions from shards or a dask array."""
         with translate_errors():
             codes = RemoteRows.of(source, self._client)
+        self._shards = codes.shards
         record = read_record(Path(source)) if isinstance(source, str | Path) else {}
         if n_bits is None:
             n_bits = record.get("bits", 8 * codes.width)
@@ -114,6 +120,11 @@ class ClusterIndex:
             )
         edges = [len(codes) * i // n for i in range(n + 1)]
         return [partial(self._load, codes.slices(a, b), a) for a, b in pairwise(edges)]
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        """Return what changes if one of the shards is replaced."""
+        files = [] if self._shards is None else [file.path.stat() for file in self._shards.files]
+        return [(file.st_ino, file.st_size, file.st_mtime_ns) for file in files]
 
     def _load(self, slices: list[tuple[Any, int, int]], first_id: int, workers: list[str]) -> Any:
         """Submit a task that loads slices of sources; only that task is pinned to the workers."""
@@ -219,7 +230,7 @@ class ClusterIndex:
         found = [(np.empty((0, m), np.int32), np.empty((0, m), np.int64))]
         for i in range(0, len(codes), _QUERIES):
             results = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
-            found.append(merge_found(results, k))
+            found.append(merge_results(results, k))
         distances, ids = (np.concatenate(column) for column in zip(*found))
         return (distances[0], ids[0]) if single else (distances, ids)
 
@@ -277,9 +288,7 @@ def _load_from_index(path: Path, number: int, of: int, state: Any) -> Partition:
     """Load partition `number` of `of` from an index file."""
     with HammingIndex.open(path) as index:
         if index._state != state:
-            raise ClusterError(
-                f"{path} has been changed since it was opened; create the ClusterIndex again"
-            )
+            raise ClusterError(_CHANGED.format(path))
         return Partition.of(index._chunk(number, of))
 
 
@@ -287,6 +296,8 @@ def _load_from_slices(slices: list[tuple[Any, int, int]], first_id: int, n_bits:
     """Load a partition from slices of sources: source, start, stop."""
     index = HammingIndex(n_bits=n_bits)
     for source, start, stop in slices:
+        if isinstance(source, Shard) and type(source).open(source.path) != source:
+            raise ClusterError(_CHANGED.format(source.path))
         n_read = 0  # rows of the source
         for codes in source.chunks(_CHUNK) if isinstance(source, Shard) else [np.asarray(source)]:
             chosen = codes[max(start - n_read, 0) : max(stop - n_read, 0)]
@@ -306,7 +317,7 @@ def _ids(indexes: list[HammingIndex]) -> NDArray[np.int64]:
 
 
 def _nearest(indexes: list[HammingIndex], queries: Array, k: int) -> Any:
-    return merge_found([index.search(queries, k, n_jobs=1) for index in indexes], k)
+    return merge_results([index.search(queries, k, n_jobs=1) for index in indexes], k)
 
 
 def _in_radius(indexes: list[HammingIndex], queries: Array, radius: int) -> list[Any]:

@@ -1,0 +1,107 @@
+"""Attacks on the command line: Ctrl-C at random moments, and outputs that are inputs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+from common import CRASHED, REFUSED, RIGHT, WRONG, Tally, attack
+
+import kdiffhash
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+from interrupting import run_interrupted
+
+_LIMIT = 3.0  # seconds to the end after Ctrl-C; it takes less than one on an idle machine
+_COMMANDS = [
+    ["train", "rows.npz", "-o", "out/model", "--basis", "300"],
+    ["encode", "model", "rows.npz", "-o", "out/codes.npy"],
+    ["encode", "model", "rows.npz", "-o", "out/codes"],
+    ["index", "build", "codes.npy", "-o", "out/x.index"],
+    ["index", "search", "x.index", "codes.npy", "-o", "out/found.npz"],
+]
+
+
+def _make_inputs(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(500), 4)
+    X = (rng.normal(size=(500, 64))[y] + 0.3 * rng.normal(size=(2000, 64))).astype(np.float32)
+    np.savez(folder / "rows.npz", X=X, y=y)
+    kdiffhash.LDAHash(32, random_state=0).fit(X, y).save(folder / "model")
+    codes = rng.integers(0, 256, (20_000, 8), dtype=np.uint8)
+    np.save(folder / "codes.npy", codes)
+    with kdiffhash.HammingIndex.open(folder / "x.index", "a", n_bits=64) as index:
+        index.add(codes)
+
+
+def _is_whole(path: Path) -> bool:
+    if path.name == "model":
+        return kdiffhash.load(path).n_bits_ > 0
+    if path.name == "x.index":
+        with kdiffhash.HammingIndex.open(path) as index:
+            return len(index) == 20_000 and not kdiffhash.HammingIndex.verify(path)
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return file["ids"].shape == (20_000, 10)
+    return path.suffix == ".json" or np.load(path).shape == (2000, 4)
+
+
+@attack("Ctrl-C during a command", tries=80)
+def interrupt(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """Refused: exit code 130 and no output. Right: a complete output."""
+    _make_inputs(folder)
+    durations: dict[int, float] = {}
+    for _ in range(tries):
+        number = int(rng.integers(len(_COMMANDS)))
+        share = float(rng.uniform(0, 1.05))
+        command = _COMMANDS[number]
+        if number not in durations:
+            (folder / "out").mkdir()
+            durations[number] = run_interrupted(command, folder, None).seconds
+            shutil.rmtree(folder / "out")
+        (folder / "out").mkdir()
+        ended = run_interrupted(command, folder, share * durations[number])
+        files = [path for path in (folder / "out").rglob("*") if path.is_file()]
+        note = f"{' '.join(command)} at {share:.3f}: {ended}, {files}"
+        if ended.code not in (0, 130) or (ended.seconds > _LIMIT and ended.code):
+            tally.count(CRASHED, note)
+        elif "Traceback" in ended.stderr or not all(
+            not path.name.startswith(".") and _is_whole(path) for path in files
+        ):
+            tally.count(WRONG, note)
+        else:
+            tally.count(REFUSED if ended.code else RIGHT)
+        shutil.rmtree(folder / "out")
+
+
+@attack("output that is an input", tries=500)
+def overwrite(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """Name inputs as outputs through random chains of symbolic links, hard links and detours."""
+    from kdiffhash.cli.guard import check_writable
+
+    inputs = [folder / name for name in ("a.npy", "b.npz", "c")]
+    for path in inputs:
+        path.touch()
+    for number in range(tries):
+        out = inputs[int(rng.integers(len(inputs)))]
+        for step in range(int(rng.integers(4))):
+            kind = rng.integers(3)
+            link = folder / f"link-{number}-{step}"
+            if kind == 0:
+                link.symlink_to(os.path.relpath(out, folder) if rng.integers(2) else out)
+                out = link
+            elif kind == 1:
+                os.link(out.resolve(), link)
+                out = link
+            else:
+                (folder / "sub").mkdir(exist_ok=True)
+                out = out.parent / "sub" / ".." / out.name
+        try:
+            check_writable(out, *inputs)
+        except ValueError:
+            tally.count(REFUSED)
+        else:
+            tally.count(WRONG, str(out))

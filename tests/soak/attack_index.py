@@ -1,0 +1,291 @@
+"""Attacks on index files: killed writers, mutated files, and power loss."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from common import CRASHED, RIGHT, WRONG, Tally, attack, mutate, outcome_of, run_isolated
+from power_loss import Recorder, crash_states
+
+from kdiffhash import HammingIndex, IndexFileError
+from kdiffhash._util.files import replacing
+from kdiffhash.search.index_repair import repair
+
+WIDTH = 8  # bytes per code
+Content = dict[int, bytes]
+# Syncing is what takes time on a disk; where it is only simulated, files are in memory.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+in_memory = partial(tempfile.TemporaryDirectory, dir=MEMORY)
+
+
+def content_of(path: Path) -> Content:
+    """Ids and codes of an index file."""
+    with HammingIndex.open(path) as index:
+        return read(index)
+
+
+def read(index: HammingIndex) -> Content:
+    """Ids and codes of an index."""
+    ids = index.ids
+    return dict(zip(ids.tolist(), map(bytes, index.get(ids)), strict=True))
+
+
+def change(index: HammingIndex | None, number: int, content: Content) -> Content:
+    """Change number `number`, applied to an index and to a plain dictionary."""
+    rng = np.random.default_rng(number)
+    kind = rng.random() + (0.5 if len(content) > 3000 else 0.0)
+    if kind < 0.6 or not content:
+        codes = rng.integers(0, 256, (int(2 ** rng.uniform(0, 9)), WIDTH), dtype=np.uint8)
+        ids = 10_000 * number + np.sort(rng.permutation(9999)[: len(codes)] % 9999)
+        if rng.random() < 0.5:
+            ids = 10_000 * number + np.arange(len(codes))
+        if index is not None:
+            index.add(codes, ids)
+        return {**content, **dict(zip(ids.tolist(), map(bytes, codes), strict=True))}
+    if kind < 1.4:
+        n = 1 if rng.random() < 0.3 else int(rng.integers(1, len(content) + 1))
+        gone = set(rng.permutation(sorted(content))[:n].tolist())
+        if index is not None:
+            index.remove(sorted(gone))
+        return {i: code for i, code in content.items() if i not in gone}
+    if index is not None:
+        index.compact()
+    return content
+
+
+def _write_until_killed(path: Path, number: int, content: Content, told: int) -> None:
+    with HammingIndex.open(path, "a", n_bits=8 * WIDTH) as index:
+        while True:
+            content = change(index, number, content)
+            os.write(told, number.to_bytes(4, "little"))
+            number += 1
+
+
+@attack("index file: writer killed by SIGKILL", tries=1000)
+def kill_writers(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """Kill a writer at a random moment; a reader stays open all the time."""
+    path, number, content = folder / "codes.index", 0, {}
+    HammingIndex.open(path, "a", n_bits=8 * WIDTH).close()
+    reader = HammingIndex.open(path)
+    for _ in range(tries):
+        read_end, told = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                _write_until_killed(path, number, content, told)
+            finally:
+                os._exit(1)
+        os.close(told)
+        seen: list[Content] = []
+
+        def refresh(seen: list[Content] = seen) -> bool:
+            reader.refresh()
+            seen.append(read(reader))
+            return True
+
+        outcome, note = outcome_of(refresh)
+        time.sleep(float(rng.random()) / 50)
+        outcome, note = outcome_of(refresh) if outcome == RIGHT else (outcome, note)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        with os.fdopen(read_end, "rb") as pipe:
+            n_done = len(pipe.read()) // 4
+        states = [content]
+        for i in range(n_done + 1):
+            states.append(change(None, number + i, states[-1]))
+        found = content_of(path)
+        if not os.WIFSIGNALED(status):
+            outcome, note = CRASHED, "the writer ended by itself"
+        elif outcome != RIGHT:
+            outcome = WRONG
+        elif found not in states[n_done:] or HammingIndex.verify(path):
+            outcome, note = WRONG, f"change {number + n_done}: wrong content after a kill"
+        elif any(state not in states for state in seen):
+            outcome, note = WRONG, f"change {number + n_done}: a reader saw another content"
+        tally.count(outcome, note)
+        content = found
+        number += n_done + (found == states[-1])
+    reader.close()
+    HammingIndex.open(path, "a").close()
+    left = sorted(file.name for file in folder.iterdir())
+    if left != ["codes.index"]:
+        tally.count(WRONG, f"left behind: {left}")
+
+
+# -- mutated files ------------------------------------------------------------------------------
+
+_base: dict[str, tuple[bytes, Content, dict[int, set[bytes]]]] = {}
+
+
+def _make_base(size: str) -> tuple[bytes, Content, dict[int, set[bytes]]]:
+    """A file with all kinds of batches, its content, and every code that each id ever had."""
+    if size not in _base:
+        with in_memory() as folder:
+            path, content, history = Path(folder) / "x.index", {}, {}
+            with HammingIndex.open(path, "a", n_bits=8 * WIDTH) as index:
+                if size == "large":  # a batch that is memory-mapped
+                    codes = np.random.default_rng(0).integers(0, 256, (2**17, WIDTH), np.uint8)
+                    ids = -1 - index.add(codes, -1 - np.arange(2**17)[::-1])[::-1]
+                    content = dict(zip((-1 - ids).tolist(), map(bytes, codes[::-1]), strict=True))
+                for number in range(12):
+                    content = change(index, number, content)
+                    for i, code in content.items():
+                        history.setdefault(i, set()).add(code)
+                    if number == 4:
+                        index.compact()
+            _base[size] = path.read_bytes(), content, history
+    return _base[size]
+
+
+def check_mutated(case: tuple[str, int]) -> bool:
+    """Open, verify and repair a mutated file; refused or right, and never made to look intact."""
+    size, seed = case
+    good, content, history = _make_base(size)
+    with in_memory() as folder:
+        path, out = Path(folder) / "x.index", Path(folder) / "new.index"
+        bad = mutate(good, np.random.default_rng(seed))
+        path.write_bytes(bad)
+        problems = HammingIndex.verify(path)
+        if seed % 4 == 0:
+            _check_repair(path, out, history)
+            assert path.read_bytes() == bad
+        try:
+            found = content_of(path)
+        except IndexFileError:
+            assert problems, "refused, but verify finds nothing"
+            try:
+                HammingIndex.open(path, "a").close()
+            except IndexFileError:
+                assert path.read_bytes() == bad, "changed by a writer that refused it"
+                raise
+            raise AssertionError("a writer opened what a reader refused") from None
+        if found == content:
+            HammingIndex.open(path, "a").close()
+            return content_of(path) == content
+        if problems and size == "large":  # mapped codes are checked by verify only
+            raise IndexFileError("; ".join(problems))
+        return False
+
+
+def _check_repair(path: Path, out: Path, history: dict[int, set[bytes]]) -> None:
+    try:
+        repair(path, out)
+    except IndexFileError:
+        assert not out.exists()
+        return
+    assert not HammingIndex.verify(out)
+    assert all(code in history[i] for i, code in content_of(out).items()), "repair made up codes"
+
+
+@attack("index file: mutated", tries=20_000)
+def mutate_files(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """Flip, cut, insert, remove and exchange bytes of small files, in which all is checked."""
+    run_isolated(check_mutated, [("small", int(s)) for s in rng.integers(2**31, size=tries)], tally)
+
+
+@attack("index file: mutated, memory-mapped", tries=500)
+def mutate_large_files(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """The same for a file whose codes are mapped, which `verify` checks."""
+    run_isolated(check_mutated, [("large", int(s)) for s in rng.integers(2**31, size=tries)], tally)
+
+
+# -- power loss ---------------------------------------------------------------------------------
+
+
+@attack("index file: power loss", tries=6000)
+def cut_power(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
+    """Unsynced writes are lost, torn or reordered; every state must hold what was committed."""
+    number, done, content = 0, 0, {}
+    with in_memory() as disk:
+        path = Path(disk) / "codes.index"
+        while done < tries:
+            with Recorder(Path(disk)) as recorder:
+                allowed: list[Content | None] = [content if path.exists() else None]
+                with HammingIndex.open(path, "a", n_bits=8 * WIDTH) as index:
+                    recorder.mark()
+                    allowed.append(content)
+                    for _ in range(6):
+                        content = change(index, number, content)
+                        number += 1
+                        recorder.mark()
+                        allowed.append(content)
+            for files, marks in crash_states(recorder, rng, 60):
+                check = partial(_survives, files, allowed[marks : marks + 2])
+                outcome, note = outcome_of(check)
+                tally.count(RIGHT if outcome == RIGHT else WRONG, f"change {number}: {note}")
+                done += 1
+
+
+def _survives(files: dict[str, bytes], allowed: list[Content | None]) -> bool:
+    """Put the files of a crash state in a folder, and read and write the index there."""
+    with in_memory() as name:
+        for file, content in files.items():
+            (Path(name) / file).write_bytes(content)
+        path = Path(name) / "codes.index"
+        if not path.exists():
+            return None in allowed
+        found = content_of(path)
+        if found not in allowed:
+            return False
+        with HammingIndex.open(path, "a") as index:
+            index.add(np.zeros((1, WIDTH), np.uint8), [-7])
+        return content_of(path) == {**found, -7: bytes(WIDTH)} and not HammingIndex.verify(path)
+
+
+def _writers() -> list[tuple[str, Callable[[Path, int], None]]]:
+    """What writes a whole file through `replacing`: a name, and a function of path and version."""
+    from kdiffhash import LDAHash
+    from kdiffhash.cli.code_files import output_results
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 8))
+    models = [LDAHash(n_bits=8, random_state=i).fit(X, np.arange(60) // 3) for i in range(2)]
+    arrays = [rng.integers(0, 256, (900, WIDTH), dtype=np.uint8) for _ in range(2)]
+
+    def save_text(path: Path, version: int) -> None:
+        with replacing(path) as temporary:
+            temporary.write_text(f"version {version}\n" * 3000)
+
+    def save_results(path: Path, version: int) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            output_results({}, {"ids": arrays[version]}, lambda i: {}, 0, path, True)
+
+    return [
+        ("model.safetensors", lambda path, i: models[i].save(path)),
+        ("codes.index", lambda path, i: HammingIndex(arrays[i]).save(path)),
+        ("found.npz", save_results),
+        ("report.txt", save_text),
+    ]
+
+
+@attack("other files: power loss while one is replaced", tries=3000)
+def cut_power_while_replacing(
+    rng: np.random.Generator, tries: int, folder: Path, tally: Tally
+) -> None:
+    """The old file or the new one is there, whole; after the call returned, the new one."""
+    writers, done, turn = _writers(), 0, 0
+    while done < tries:
+        (name, write), replaces = writers[turn % len(writers)], turn // len(writers) % 2
+        turn += 1
+        with in_memory() as disk:
+            path = Path(disk) / name
+            if replaces:
+                write(path, 0)
+            old = path.read_bytes() if replaces else None
+            with Recorder(Path(disk)) as recorder:
+                write(path, 1)
+                recorder.mark()
+            new = path.read_bytes()
+        for files, marks in crash_states(recorder, rng, 25):
+            right = files.get(name) == new if marks else files.get(name) in (old, new)
+            tally.count(RIGHT if right else WRONG, f"{name}: neither the old file nor the new one")
+            done += 1
