@@ -175,7 +175,7 @@ def views_table(result: dict[str, Any]) -> str:
         "method",
         "bits",
         "FNR % at 0.1 % FPR (FPR95 %)",
-        "FNR of the codes minus this, with 95 % confidence interval",
+        "FNR of the codes minus FNR of this row, points (95 % confidence interval)",
     ]
     note = (
         f"{size['n_patches']:,} patches of {size['n_points']:,} points, made in "

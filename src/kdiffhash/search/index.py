@@ -321,7 +321,7 @@ class HammingIndex:
         codes : uint8 array of shape (n, n_bytes)
             Packed codes.
         ids : int array of shape (n,) or None, default=None
-            None of them may be stored yet. None assigns consecutive ids above the highest one
+            Each must be new. None assigns consecutive ids above the highest one
             that the index has ever had.
         model : BaseHasher or str or None, default=None
             The model that produced the codes, or its fingerprint; refused if it is not the model
