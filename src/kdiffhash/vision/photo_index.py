@@ -328,7 +328,7 @@ class PhotoIndex:
             )
         path = self.folder / _DATABASE
         with photo_database.connect(path) as connection:
-            # The file of codes is created later: an empty database beside it is a damaged one.
+            # The file of codes is created later: an empty database next to it is damaged.
             is_new = new and not (self.folder / _CODES).exists()
             if is_new and photo_database.is_empty(connection):
                 photo_database.create_tables(connection, self._settings())
