@@ -353,3 +353,34 @@ def test_commands_import_search_and_report(dsn, tmp_path, objects, command):
     assert command("pg", "info", *options)["codes"] == 600
     unreachable = ("--dsn", "postgresql://127.0.0.1:1/none")
     assert "cannot connect" in command("pg", "info", *unreachable, fail=True)
+
+
+def test_the_id_of_a_removed_last_row_is_not_assigned_again(store, dsn):
+    store.create(64).add(codes_of(5, 64))
+    store.remove([4])
+    assert store.add(codes_of(1, 64)).tolist() == [5]
+    store.upsert(codes_of(1, 64), [900])
+    store.remove([5, 900])
+    store.remove([0])
+    with PostgresStore(dsn, store._table.name) as other:
+        assert other.add(codes_of(2, 64)).tolist() == [901, 902]
+    store.remove(store.ids)
+    assert store.add(codes_of(1, 64)).tolist() == [903]
+
+
+def test_a_failed_removal_uses_no_ids(store):
+    store.create(64).add(codes_of(3, 64))
+    with pytest.raises(KeyError):
+        store.remove([2, 77])
+    assert store.add(codes_of(1, 64)).tolist() == [3]
+
+
+def test_tables_without_a_record_of_removed_ids_still_work(store, dsn):
+    store.create(64).add(codes_of(3, 64))
+    with psycopg.connect(dsn) as connection:
+        sequence = connection.execute(
+            "SELECT pg_get_serial_sequence(%s, 'id')", [f'"{store._table.name}"']
+        ).fetchone()[0]
+        connection.execute(f"DROP SEQUENCE {sequence}")
+    store.remove([2])
+    assert store.add(codes_of(1, 64)).tolist() == [2]

@@ -64,8 +64,11 @@ def table_of(dsn):
     raise RuntimeError("the server does not answer")
 
 
-def prepare(store, phase, model, rng):
-    """Return the table and the result expected after a phase, and the call that runs it."""
+def prepare(store, phase, model, rng, highest):
+    """Return the table and the result expected after a phase, and the call that runs it.
+
+    `highest` is the highest id so far; ids of removed rows are not assigned again.
+    """
     before = dict(model)
     codes = rng.integers(0, 256, (1500, 8), dtype=np.uint8)
     ids = rng.permutation(N_IDS)[:1500]
@@ -73,7 +76,7 @@ def prepare(store, phase, model, rng):
         codes = np.array([np.frombuffer(before.get(i, c.tobytes()), np.uint8)
                           for i, c in zip(ids.tolist(), codes)])  # fmt: skip
     if phase == "add":
-        ids = np.arange(1500) + max(before, default=-1) + 1
+        ids = np.arange(1500) + highest + 1
     after = before | dict(zip(ids.tolist(), (code.tobytes() for code in codes)))
     n_new = len(after) - len(before)
     if phase == "import":
@@ -129,10 +132,10 @@ def attack_phases(rng, tries, folder, tally, strike):
         dsn = server.get_uri()
         store, model, usual = open_store(dsn), {}, dict.fromkeys(PHASES, 0.2)
         store.add(np.zeros((10, 8), np.uint8))
-        model = table_of(dsn)
+        model, highest = table_of(dsn), 9
         for number in range(tries):
             phase = PHASES[number % len(PHASES)]
-            after, expected, call = prepare(store, phase, model, rng)
+            after, expected, call = prepare(store, phase, model, rng, highest)
             started = time.perf_counter()
             running_call = pool.submit(call)
             time.sleep(float(rng.uniform(0, 1.1)) * usual[phase])
@@ -156,7 +159,7 @@ def attack_phases(rng, tries, folder, tally, strike):
             except Exception as error:
                 table = table_of(dsn)
                 tally.count(WRONG, f"{note}: {error!r}")
-            model = table
+            model, highest = table, max(highest, *table)
             if len(model) > 20_000:
                 store.remove(sorted(model)[N_IDS:])
                 model = table_of(dsn)
@@ -186,7 +189,7 @@ def cut_at_commit(rng, tries, folder, tally):
         dsn = server.get_uri()
         store = open_store(dsn)
         store.add(np.zeros((10, 8), np.uint8))
-        model = table_of(dsn)
+        model, highest = table_of(dsn), 9
         for number in range(tries):
             phase, delivers = PHASES[number % 4], bool(rng.integers(2))
             cuts = int(rng.integers(1, 4))
@@ -194,12 +197,12 @@ def cut_at_commit(rng, tries, folder, tally):
                 Proxy(server, cuts=cuts, delivers=delivers) as proxy,
                 PostgresStore(proxy.dsn) as through,
             ):
-                after, expected, call = prepare(through, phase, model, rng)
+                after, expected, call = prepare(through, phase, model, rng, highest)
                 result = call()
             table = table_of(dsn)
             right = result == expected and table == after
             tally.count(RIGHT if right else WRONG, f"try {number}, {phase}, {cuts}, {delivers}")
-            model = table
+            model, highest = table, max(highest, *table)
             if len(model) > 20_000:
                 store.remove(sorted(model)[N_IDS:])
                 model = table_of(dsn)

@@ -164,8 +164,8 @@ class PostgresStore:
         ----------
         codes : uint8 array of shape (n, n_bytes)
         ids : int array of shape (n,), default=None
-            None of them may be stored yet. None assigns consecutive ids above the highest one in
-            the table.
+            None of them may be stored yet. None assigns consecutive ids above the highest one
+            that is stored or was removed by `remove`.
         data : sequence of n mappings or None, default=None
             Additional data for each code, stored as JSON. An item may be None.
         model : BaseHasher or str, default=None
@@ -180,9 +180,7 @@ class PostgresStore:
         def work(cursor: Any, meta: Meta) -> NDArray[np.int64]:
             array = self._check_new(codes, data, meta, model)
             self._table.execute(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
-            highest = self._table.execute(cursor, "SELECT max(id) FROM {table}").fetchone()[0]
-            next_id = 0 if highest is None else max(highest, -1) + 1
-            chosen = checks.check_new_ids(ids, len(array), next_id)
+            chosen = checks.check_new_ids(ids, len(array), self._table.next_id(cursor))
             rows = Rows(array, chosen, data, meta.n_bits)
             if not self._table.try_copy(cursor, rows):
                 query = "SELECT id FROM {table} WHERE id = ANY(%s)"
@@ -305,6 +303,8 @@ class PostgresStore:
         def work(cursor: Any, _: Meta) -> None:
             removed = self._table.execute(cursor, statement, chosen.tolist()).fetchall()
             checks.refuse_missing(chosen[~np.isin(chosen, removed)])
+            if len(chosen):
+                self._table.note_removed(cursor, int(chosen.max()))
 
         self._table.write(work)
 

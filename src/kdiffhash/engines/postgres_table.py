@@ -163,7 +163,31 @@ class Table:
             self.execute(cursor, f"CREATE TABLE {{table}} ({columns})", n=meta.n_bits)
             comment = json.dumps({"kdiffhash": meta._asdict()})
             self.execute(cursor, "COMMENT ON TABLE {table} IS {comment}", comment=comment)
+            # Its last value is the highest id that was removed; it is dropped with the table.
+            sequence = self._sql.Identifier(f"kdiffhash_{uuid.uuid4().hex}")
+            statement = "CREATE SEQUENCE {sequence} MINVALUE 0 OWNED BY {table}.id"
+            self.execute(cursor, statement, sequence=sequence)
         return stored or meta
+
+    # -- new ids --------------------------------------------------------------------------------
+
+    def next_id(self, cursor: Any) -> int:
+        """Return the id above all that are stored or were removed by `PostgresStore.remove`."""
+        query = (
+            "SELECT greatest((SELECT max(id) FROM {table}), CASE WHEN "
+            "has_sequence_privilege(name, 'SELECT') THEN pg_sequence_last_value(name::regclass) "
+            "END, -1) + 1 FROM pg_get_serial_sequence(%s, 'id') AS name"
+        )
+        return int(self.execute(cursor, query, self.quoted_name(cursor)).fetchone()[0])
+
+    def note_removed(self, cursor: Any, highest: int) -> None:
+        """Record the highest id of removed rows, so that it is not assigned again."""
+        query = (
+            "SELECT setval(name::regclass, greatest(%s, pg_sequence_last_value(name::regclass))) "
+            "FROM pg_get_serial_sequence(%s, 'id') AS name "
+            "WHERE %s >= 0 AND has_sequence_privilege(name, 'SELECT, UPDATE')"
+        )
+        cursor.execute(query, [highest, self.quoted_name(cursor), highest])
 
     # -- adding rows ----------------------------------------------------------------------------
 
