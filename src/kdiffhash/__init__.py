@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import os as _os
 from typing import TYPE_CHECKING
 
 from ._util.lazy import lazy_names
@@ -84,3 +85,8 @@ _names, __getattr__, __dir__ = lazy_names(
     },
 )
 __all__ = ["__version__", *_names]
+
+if _asked := _os.environ.get("KDIFFHASH_CPU"):  # otherwise the core is loaded on first use
+    from ._util.cpu import warn_if_lower as _warn_if_lower
+
+    _warn_if_lower(_asked)

@@ -102,3 +102,15 @@ def test_codes_on_the_baseline_differ_in_less_than_one_bit_in_100_000(codes):
     """
     for a, b in zip(codes["base"], codes[_core.level]):
         assert np.bitwise_count(a ^ b).sum() < 8 * a.size / 100_000
+
+
+@pytest.mark.parametrize("asked", ["avx2", "avx512"])
+def test_an_instruction_set_that_the_cpu_lacks_is_named_in_a_warning(asked):
+    code = (
+        "import sys, types; sys.modules['kdiffhash._core'] = types.SimpleNamespace(level='avx2');"
+        "import kdiffhash"
+    )
+    env = os.environ | {"KDIFFHASH_CPU": asked}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ("KDIFFHASH_CPU=avx512, but this CPU does not" in done.stderr) == (asked == "avx512")
