@@ -7,6 +7,8 @@ from typing import Any
 
 from .._util.files import json_ready
 
+_LONG = 30  # longest text that is not folded in a table
+
 
 def show(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON, or as one line per value followed by a table of its `rows`."""
@@ -24,12 +26,18 @@ def show(result: dict[str, Any], as_json: bool) -> None:
             line = f"[bold]{name.replace('_', ' ')}[/]: {escape(_text(value))}"
             console.print(line, highlight=False, soft_wrap=True)
     if rows:
-        table = Table(header_style="bold")
-        for number, column in enumerate(rows[0]):
-            table.add_column(column.replace("_", " "), no_wrap=number == 0)
+        # Long texts, such as paths, are folded; all other columns keep their width.
+        table, width = Table(header_style="bold"), 1
+        for column in rows[0]:
+            header = column.replace("_", " ")
+            longest = max(len(header), *(len(_text(row[column])) for row in rows))
+            is_long = longest > _LONG
+            table.add_column(header, no_wrap=not is_long, overflow="fold")
+            width += 3 + (_LONG if is_long else longest)
         for row in rows:
             table.add_row(*[escape(_text(value)) for value in row.values()])
-        console.print(table)
+        console.width = max(console.width, width)
+        console.print(table, crop=False)
 
 
 def _text(value: Any) -> str:
