@@ -61,8 +61,9 @@ def nearest(
     distances, ids = np.empty((n, k), np.int32), np.empty((n, k), np.int64)
     if not n or not k:
         return distances, ids
-    # Approximate bytes per query: 2k + 64 hits, k results, and a histogram of distances.
-    state = 12 * (3 * k + 64) + 5 * 64 * width
+    # Bytes per query while the core runs: 2k + 64 hits, k results of this segment and k of those
+    # before, a histogram of distances, the query in two forms, and four numbers.
+    state = 16 * (2 * k + 64) + 2 * 12 * k + 4 * (64 * width + 2) + (32 + 8) * width + 32
     n_rows = sum(segment.n_rows for segment in segments)
     max_queries_per_pass = max(256, int(_INTERRUPT_NS / (_SLICES_NS * n_rows * width)))
     batch_size = max(1, min(n, _STATE_BYTES // state, max_queries_per_pass))
