@@ -51,3 +51,16 @@ def test_rates_that_cannot_be_resolved_raise_value_error(fpr, message):
         calibrate(distances, similar, fpr=fpr)
     with pytest.raises(ValueError, match="no pair is similar"):
         calibrate(distances, np.zeros(110, bool), fpr=0.1)
+
+
+def test_expected_false_pairs_scale_with_the_number_of_pairs():
+    distances = np.append(np.repeat(np.arange(100), 10), 5)
+    calibration = calibrate(distances, np.arange(1001) == 1000, fpr=0.05)
+    expected = calibration.expected_false_pairs(1000)  # 499,500 pairs, 5 % of them
+    assert expected.value == pytest.approx(24_975)
+    exact = binomtest(50, 1000).proportion_ci(0.95, method="exact")
+    assert (expected.low, expected.high) == pytest.approx(
+        (499_500 * exact.low, 499_500 * exact.high)
+    )
+    with pytest.raises(ValueError, match="n must be at least 2"):
+        calibration.expected_false_pairs(1)

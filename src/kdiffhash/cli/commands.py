@@ -10,6 +10,7 @@ from . import model_commands as commands
 from . import pg_commands as pg
 from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
+from .duplicates_command import duplicates
 from .info_command import info
 from .study_command import study
 
@@ -26,6 +27,7 @@ app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
 app.command("info")(info)
 app.command("export")(commands.export)
+index.app.command("duplicates")(duplicates)
 app.add_typer(index.app, name="index")
 app.command("match")(photos.match)
 app.add_typer(photos.app, name="photos")

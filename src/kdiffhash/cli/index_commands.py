@@ -236,35 +236,6 @@ def radius(
 
 
 @app.command()
-def duplicates(
-    path: IndexArgument,
-    radius: Radius = 0,
-    out: Out = None,
-    jobs: Jobs = None,
-    as_json: Json = False,
-) -> None:
-    """Find all pairs of codes within a given distance of each other (near duplicates).
-
-    The results are arrays pairs and distances (.npz).
-    """
-    from .. import HammingIndex
-    from .._util.progress import waiting
-
-    check_out(out, path)
-    with HammingIndex.open(path) as index, waiting("comparing"):
-        pairs, distances = index.duplicates(radius, n_jobs=jobs)
-        n_codes = len(index)
-
-    def row(i: int) -> dict[str, Any]:
-        a, b = pairs[i].tolist()
-        return {"a": a, "b": b, "distance": int(distances[i])}
-
-    summary = {"index": str(path), "codes": n_codes, "radius": radius, "pairs": len(pairs)}
-    arrays = {"pairs": pairs, "distances": distances}
-    output_results(summary, arrays, row, len(pairs), out, as_json)
-
-
-@app.command()
 def remove(
     path: IndexArgument,
     ids: Annotated[list[str], typer.Argument(help="Ids, or .npy files of ids.", metavar="IDS")],

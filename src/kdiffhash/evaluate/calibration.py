@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..learn.pairs import check_both_kinds
+from .bootstrap import Interval
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,33 @@ class Calibration:
     tpr: float
     tpr_interval: tuple[float, float]
     confidence: float
+
+    def expected_false_pairs(self, n: int) -> Interval:
+        """Estimate how many of all pairs among n codes of different objects are false positives.
+
+        Parameters
+        ----------
+        n : int
+            Number of codes, at least 2. Their pairs must be like the negative pairs of the sample.
+
+        Returns
+        -------
+        expected : Interval
+            Expected number at threshold `distance`, from `fpr` and `fpr_interval`.
+
+        Examples
+        --------
+        >>> from kdiffhash import Calibration
+        >>> calibration = Calibration(4, (3, 5), 0.01, (0.005, 0.02), 0.9, (0.8, 1.0), 0.95)
+        >>> expected = calibration.expected_false_pairs(101)  # 5050 pairs
+        >>> expected.value, expected.low, expected.high
+        (50.5, 25.25, 101.0)
+        """
+        if n < 2:
+            raise ValueError(f"n must be at least 2, so that there are pairs; got {n}")
+        pairs = n * (n - 1) / 2
+        low, high = self.fpr_interval
+        return Interval(pairs * self.fpr, pairs * low, pairs * high)
 
 
 def calibrate(

@@ -1,6 +1,7 @@
 """Exact search by Hamming distance: in memory, on disk, and between two sets of codes."""
 
 from .code_store import CodeStore as CodeStore
+from .groups import Groups as Groups
 from .index import HammingIndex as HammingIndex
 from .index_format import IndexFileError as IndexFileError
 from .matching import Matches as Matches

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes, as_words
 from . import checks, lookup_tables, scan
+from .groups import Groups, Method, find_groups
 from .index_file import IndexFile, write_file
 from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
 from .rerank import check_rerank, rerank
@@ -531,6 +532,54 @@ class HammingIndex:
         pairs = np.stack([np.minimum(first, second), np.maximum(first, second)], axis=1)
         order = np.lexsort((pairs[:, 1], pairs[:, 0]))
         return pairs[order], distances[order]
+
+    def groups(
+        self,
+        radius: int,
+        method: Method = "connected",
+        *,
+        priority: ArrayLike | None = None,
+        n_jobs: int | None = None,
+    ) -> Groups:
+        """Return groups of near duplicates, each with a representative.
+
+        Equal codes are collapsed first, and pairs are streamed: memory does not depend on the
+        size of the groups.
+
+        Parameters
+        ----------
+        radius : int
+            Codes up to and including this distance are near duplicates; 0 for equal codes.
+        method : {"connected", "greedy"}, default="connected"
+            "connected": two codes are in the same group if a chain of near duplicates leads from
+            one to the other; the representative is the first in the order of priority. "greedy":
+            codes are taken in the order of priority, and each is kept unless it is a near duplicate
+            of a code that was kept before, the first of which then represents it. No two
+            representatives are near duplicates, and each code is one of its representative.
+        priority : int array of shape (m,) or None, default=None
+            Ids in order of priority. All other ids follow, ascending.
+        n_jobs : int or None, default=None
+            Number of threads; None uses all cores available to this process.
+
+        Returns
+        -------
+        groups : Groups
+            The result does not depend on `n_jobs`, nor on the order in which codes were added.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> codes = np.array([[0b0000], [0b0001], [0b0011], [0b0111]], np.uint8)  # a chain
+        >>> index = HammingIndex(codes)
+        >>> [group.tolist() for group in index.groups(radius=1)]
+        [[0, 1, 2, 3]]
+        >>> groups = index.groups(radius=1, method="greedy", priority=[1])
+        >>> groups.ids.tolist(), groups.representatives.tolist()
+        ([1, 0, 2, 3], [1, 1, 1, 3])
+        """
+        radius = checks.check_radius(radius, self.n_bits)
+        return find_groups(self._segments, radius, self.n_bits, method, priority, n_jobs)
 
     def _restricted(self, allowed: ArrayLike) -> list[Segment]:
         """Return the segments restricted to allowed ids."""

@@ -21,7 +21,7 @@ from .. import _core
 from .._util.threads import n_threads, run
 from ..codes import n_bytes
 from .scan import RowRange, scan_radius, use_slices
-from .segment import Ids, LookupTables, Segment, Words, n_words
+from .segment import BLOCK, Ids, LookupTables, Segment, Words, n_words
 
 _WIDTHS = range(8, 25)  # bits of a substring
 _MIN_ROWS = 2**13  # below this a scan is always fast enough
@@ -79,22 +79,45 @@ def duplicates(
 ) -> Iterator[Found]:
     """Yield both ids and the distance of all pairs of rows within a radius, unordered."""
     for number, segment in enumerate(segments):
-        memory = _memory_left(segments)
-        if n_substrings := choose_substrings(segment, radius, n_bits, segment.n_rows, memory):
-            _build_tables(segment, n_substrings, n_bits, n_jobs)
+        prepare_tables(segments, number, radius, n_bits, n_jobs)
         for start in range(0, segment.n_rows, 16 * _QUERIES):
             rows = segment.kept_rows(start, min(start + 16 * _QUERIES, segment.n_rows))
-            words, ids = segment.words_of(rows), segment.ids_of(rows)
-            rest = RowRange(segment, start, segment.n_rows)
-            memory = _memory_left(segments)
-            for query_index, others, distances in _search(
-                rest, words, rows, radius, n_bits, memory, n_jobs
+            for first, second, distances in later_neighbours(
+                segments, number, rows, radius, n_bits, n_jobs
             ):
-                yield ids[query_index], segment.ids_of(others), distances
+                yield segment.ids_of(first), segment.ids_of(second), distances
+            words, ids = segment.words_of(rows), segment.ids_of(rows)
             for query_index, others, distances in search_radius(
                 segments[number + 1 :], words, radius, n_bits, n_jobs, segments
             ):
                 yield ids[query_index], others, distances
+
+
+def prepare_tables(
+    segments: list[Segment], number: int, radius: int, n_bits: int, n_jobs: int | None
+) -> None:
+    """Build the tables of a segment if they are faster when each of its rows is a query."""
+    segment, memory = segments[number], _memory_left(segments)
+    if n_substrings := choose_substrings(segment, radius, n_bits, segment.n_rows, memory):
+        _build_tables(segment, n_substrings, n_bits, n_jobs)
+
+
+def later_neighbours(
+    segments: list[Segment], number: int, rows: Ids, radius: int, n_bits: int, n_jobs: int | None
+) -> Iterator[Found]:
+    """Yield row, later row and distance of pairs within a radius in one segment, unordered.
+
+    The first row of each pair is one of `rows`, which must be ascending.
+    """
+    if not len(rows):
+        return
+    segment = segments[number]
+    rest = RowRange(segment, int(rows[0]) // BLOCK * BLOCK, segment.n_rows)
+    words, memory = segment.words_of(rows), _memory_left(segments)
+    for query_index, others, distances in _search(
+        rest, words, rows, radius, n_bits, memory, n_jobs
+    ):
+        yield rows[query_index], others, distances
 
 
 def _memory_left(segments: list[Segment]) -> int:
@@ -236,33 +259,35 @@ def _look_up(
     radius: int,
     n_jobs: int | None,
 ) -> Iterator[Found]:
+    """Yield query index, row and distance; no more than `_HITS` per thread are held at a time."""
     flips = _flips([int(width) for width in tables.widths], radius)
 
-    def search(chunk: slice, results: list[Found]) -> None:
-        words = np.ascontiguousarray(queries[chunk])
-        capacity, first = _HITS, 0
-        while first < chunk.stop - chunk.start:
+    def resume(queue: list[slice], results: list[Found]) -> None:
+        """Look up queries of the first slice until all are done or the buffer is full."""
+        chunk = queue[0]
+        words, later = np.ascontiguousarray(queries[chunk]), after[chunk]
+        capacity, done = _HITS, 0
+        while not done:
             query_index, rows = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
             distances = np.empty(capacity, np.int32)
-            start = first
-            first, size = _core.look_up(
+            done, size = _core.look_up(
                 *(segment.flat, segment.kept, *tables, *flips, radius),
-                *(words, after[chunk], first, query_index, rows, distances),
+                *(words, later, 0, query_index, rows, distances),
             )
-            if first == start:
-                capacity *= 2  # a single query has more results than the buffer holds
-                continue
-            hits = (query_index[:size] + chunk.start, rows[:size].copy(), distances[:size].copy())
-            results.append(hits)
+            capacity *= 2  # if a single query has more results than the buffer holds
+        hits = (query_index[:size] + chunk.start, rows[:size].copy(), distances[:size].copy())
+        results.append(hits)
+        queue[0] = slice(chunk.start + done, chunk.stop)
 
     step = _QUERIES * n_threads(n_jobs)
     for begin in range(0, len(queries), step):
-        results: list[Found] = []
         end = min(begin + step, len(queries))
         size = max(1, -(-(end - begin) // n_threads(n_jobs)))
-        chunks = [slice(i, min(i + size, end)) for i in range(begin, end, size)]
-        run([partial(search, chunk, results) for chunk in chunks], n_jobs, blas=False)
-        yield from results
+        queues = [[slice(i, min(i + size, end))] for i in range(begin, end, size)]
+        while queues := [queue for queue in queues if queue[0].start < queue[0].stop]:
+            results: list[Found] = []
+            run([partial(resume, queue, results) for queue in queues], n_jobs, blas=False)
+            yield from results
 
 
 def _widths(n_bits: int, n_substrings: int) -> list[int]:
