@@ -83,4 +83,5 @@ def _unit(rows: Any) -> NDArray[np.float32]:
     if array.ndim != 2 or not np.isfinite(array).all():
         raise ValueError(f"rows must be finite and of shape (n, d), got the shape {array.shape}")
     norms = np.linalg.norm(array, axis=1, keepdims=True)
-    return array / np.where(norms > 0, norms, 1)
+    norms[norms == 0] = 1
+    return np.asarray(array / norms, np.float32)

@@ -405,12 +405,13 @@ def mean_over_queries(
     )
     n_groups = int(clusters.max()) + 1
     # One row per measure, and a last one with the number of queries of each group.
-    sums = np.stack([np.bincount(clusters, row, n_groups) for row in (*stacked, np.ones(n))])
+    rows = (*stacked, np.ones(n))
+    sums: Values = np.stack([np.bincount(clusters, row, n_groups) for row in rows]).astype(float)
 
     def estimate(weighted: Values) -> Values:
         means = weighted[:-1] / weighted[-1]
         if other is None:
-            return means
+            return np.asarray(means)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(means[: len(own)] / means[len(own) :])
 
@@ -437,7 +438,8 @@ def mean_over_queries(
 def _ratio(amounts: NDArray[Any], totals: NDArray[Any]) -> Values:
     """Return the quotients, NaN where the total is 0."""
     out = np.full(len(totals), np.nan)
-    return np.divide(amounts, totals, out=out, where=totals > 0)
+    np.divide(amounts, totals, out=out, where=totals > 0)
+    return out
 
 
 def _checked_k(k: int) -> int:
