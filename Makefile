@@ -10,6 +10,9 @@ endif
 ifneq ($(wildcard ../shared/photos),)
 export KDIFFHASH_PHOTOS ?= $(abspath ../shared/photos)
 endif
+ifneq ($(wildcard ../shared/embeddings),)
+export KDIFFHASH_EMBEDDINGS ?= $(abspath ../shared/embeddings)
+endif
 
 .PHONY: demo test sanitize aarch64 selftest soak lint format docs bench clean
 

@@ -23,6 +23,7 @@ MODULES = (
     "kdiffhash.engines.faiss",
     "kdiffhash.engines.onnx",
     "kdiffhash.engines.postgres",
+    "kdiffhash.evaluate",
     "kdiffhash.search",
     "kdiffhash.shards",
     "kdiffhash.study",
