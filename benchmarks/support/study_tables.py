@@ -66,8 +66,8 @@ def comparison_table(found: dict[str, Any], start: str, column: str) -> str:
     lines = []
     for one in claim[column]["0.1 %"]["comparisons"]:
         bounds = f"{one['value']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
-        p = f"{one['p_value']:.3f}" if one["verdict"] else "-"
-        lines.append([one["where"], bounds, p, one["verdict"] or "not judged"])
+        p = "-" if one["p_value"] is None else f"{one['p_value']:.3f}"
+        lines.append([one["where"], bounds, p, one["verdict"]])
     return table(["case", claim["quantity"], "p, corrected", "verdict"], lines)
 
 
