@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from support.harness import arguments, report
-from support.study_tables import copy_figures, kept, rate_tables, settings_table, verdicts
+from support.study_tables import (
+    budget_table,
+    copy_figures,
+    kept,
+    rate_tables,
+    settings_table,
+    verdicts,
+)
 
 from kdiffhash.study import run_study
 from kdiffhash.study.methods import METHODS
@@ -25,6 +32,7 @@ def tables(result: dict[str, Any]) -> dict[str, str]:
         "study": verdicts(result),
         "study-rates": "\n\n".join(rate_tables(result, "")),
         "study-settings": settings_table(result),
+        "budgets": budget_table(),
     }
 
 

@@ -19,8 +19,6 @@ from support.markdown import table
 from kdiffhash.datasets import load_scene
 from kdiffhash.study import run_study
 from kdiffhash.study.methods import METHODS
-from kdiffhash.study.plan import Plan
-from kdiffhash.study.train import budget_of
 
 TRAINED_ON = ("herz-jesus-p25", "castle-p30", "caliterra", "boruszyn")
 UNTOUCHED = ("oxford-affine", "sceaux", "notredame-2007")
@@ -65,15 +63,8 @@ def untouched_table(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def budget_table() -> str:
-    """Return what each method is trained on."""
-    plan = Plan((), (), ())
-    rows = [[one.title, budget_of(one, plan)] for one in METHODS.values() if one.is_learned]
-    return table(["method", "trained on"], rows)
-
-
 def tables(result: dict[str, Any]) -> dict[str, str]:
-    return {"untouched": untouched_table(result), "budgets": budget_table()}
+    return {"untouched": untouched_table(result)}
 
 
 def main() -> None:

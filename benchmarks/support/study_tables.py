@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kdiffhash.study.methods import METHODS
+from kdiffhash.study.plan import Plan
 from kdiffhash.study.report import headline
 from kdiffhash.study.results import Results
+from kdiffhash.study.train import budget_of
 
 from .markdown import table
 
@@ -66,8 +69,8 @@ def comparison_table(found: dict[str, Any], start: str, column: str) -> str:
     lines = []
     for one in claim[column]["0.1 %"]["comparisons"]:
         bounds = f"{one['value']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
-        p = f"{one['p_value']:.3f}" if one["verdict"] else "-"
-        lines.append([one["where"], bounds, p, one["verdict"] or "not judged"])
+        p = "-" if one["p_value"] is None else f"{one['p_value']:.3f}"
+        lines.append([one["where"], bounds, p, one["verdict"]])
     return table(["case", claim["quantity"], "p, corrected", "verdict"], lines)
 
 
@@ -101,6 +104,16 @@ def verdicts(found: dict[str, Any]) -> str:
         claims_table(found, is_ours=True),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def budget_table() -> str:
+    """Return what each method is trained on, the most frequent budget first."""
+    plan, titles = Plan((), (), ()), dict[str, list[str]]()
+    for method in METHODS.values():
+        if method.is_learned:
+            titles.setdefault(budget_of(method, plan), []).append(method.title)
+    rows = [[budget, "; ".join(names)] for budget, names in titles.items()]
+    return table(["trained on", "methods"], rows)
 
 
 def settings_table(found: dict[str, Any]) -> str:

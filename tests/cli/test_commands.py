@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kdiffhash
+from kdiffhash.cli.inputs import pairs_of, read_all
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,32 @@ def test_train_on_explicit_pairs_and_on_scenes(folder, tmp_path, command):
     result = command("train", scene, scene, "-o", tmp_path / "m", "--across-groups", "--json")
     assert result["preprocess"] == "hellinger"
     assert result["trained_on_rows"] == 1200
+
+
+@pytest.mark.parametrize("n_scenes", [1, 2])
+def test_patches_of_uncertain_label_are_in_no_training_pair(n_scenes, tmp_path):
+    rng = np.random.default_rng(0)
+    paths, masks, points = [], [], np.repeat(np.arange(30), 4)
+    for i in range(n_scenes):
+        path = tmp_path / f"scene{i}"
+        path.mkdir()
+        np.savetxt(path / "info.txt", np.column_stack([points, np.tile(np.arange(4), 30)]), "%d")
+        np.save(path / "sift.npy", rng.integers(256, size=(120, 16), dtype=np.uint8))
+        masks.append(rng.random(120) < 0.6)
+        np.save(path / "confident.npy", masks[-1])
+        paths.append(path)
+    (tmp_path / "certain").mkdir()  # a scene without the file: all of its labels are certain
+    for name in ("info.txt", "sift.npy"):
+        (tmp_path / "certain" / name).write_bytes((paths[0] / name).read_bytes())
+    if n_scenes > 1:
+        paths, masks = [*paths, tmp_path / "certain"], [*masks, np.ones(120, bool)]
+    data = read_all(paths, None, "sift")
+    for across_groups in (False, True):
+        pairs, similar = pairs_of(data, 10_000, 5000, across_groups, 0)
+        # Enough pairs are drawn to meet every row that may be drawn, and no other.
+        np.testing.assert_array_equal(np.unique(pairs), np.flatnonzero(np.concatenate(masks)))
+        objects = np.arange(len(data.rows)) // 4
+        np.testing.assert_array_equal(objects[pairs[:, 0]] == objects[pairs[:, 1]], similar)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "all.npz", "pairs.npz"])

@@ -7,12 +7,13 @@ import pytest
 from scipy import stats
 
 from kdiffhash import Interval
-from kdiffhash.study.claims import count_verdicts, decide, holm, judge, tail_probability
+from kdiffhash.study.claims import decide
 from kdiffhash.study.methods import METHODS
 from kdiffhash.study.plan import Plan
 from kdiffhash.study.report import headline
 from kdiffhash.study.results import Results
 from kdiffhash.study.train import Trained
+from kdiffhash.study.verdicts import count_verdicts, holm, judge, tail_probability
 
 
 def arrays(lengths, fnr, spread=0.001, seed=0, reliable=True):
@@ -81,10 +82,23 @@ def test_the_mean_has_the_interval_of_the_mean_difference():
 def test_comparisons_with_too_few_objects_are_shown_and_not_judged():
     results = results_of({"kdif-paper": 0.2, "dif-paper": 0.3}, reliable=False)
     finding = find(results, "kDIF outperforms DIF").paper["0.1 %"]
-    assert finding.verdict == "undecided"
-    assert "not judged: too few objects" in finding.summary
-    assert [one.verdict for one in finding.comparisons] == [None] * 3
+    assert finding.verdict == "not judged"
+    assert "too few objects behind the false positives" in finding.summary
+    assert [one.verdict for one in finding.comparisons] == ["not judged"] * 3
     assert finding.comparisons[0].value == pytest.approx(-10)
+    assert finding.comparisons[0].p_value is None
+    results.extras["claims"] = decide(results)
+    # kDIF against DIF, and longer codes: both need more objects.
+    assert "Of 0 claims" in headline(results)
+    assert "2 more cannot be judged" in headline(results)
+
+
+def test_the_other_comparisons_decide_where_some_have_too_few_objects():
+    few = Interval(5.0, 4.0, 6.0, is_reliable=False)
+    finding = judge([("enough", Interval(-1.0, -1.5, -0.5)), ("too few", few)], 1)
+    assert finding.verdict == "holds"
+    assert [one.verdict for one in finding.comparisons] == ["holds", "not judged"]
+    assert finding.summary == "holds in 1 of 1 comparisons; 1 not judged (too few objects)"
 
 
 def test_holm_correction_agrees_with_its_definition():
@@ -139,7 +153,8 @@ def test_times_first_matches_alpha_and_other_descriptors():
     worse = {str(alpha): [0.02, 0.01, 0.03] for alpha in (1.0, 100.0)}
     better = {**worse, "1.0": [-0.02, -0.03, -0.01]}
     results.extras["alpha"] = {
-        "settings": {"paper": {"minus_25": worse}, "recommended": {"minus_25": better}}
+        "n_bits": 128,
+        "settings": {"paper": {"minus_25": worse}, "recommended": {"minus_25": better}},
     }
     hog = {"descriptor": "HOG", "difference": [-0.2, -0.3, 0.1]}
     results.extras["descriptors"] = [hog]
@@ -147,7 +162,12 @@ def test_times_first_matches_alpha_and_other_descriptors():
     assert find(results, "First matches").paper[""].verdict == "does not hold"
     assert find(results, "First matches").recommended[""].verdict == "not tested"
     assert find(results, "alpha = 25").paper[""].verdict == "holds"
-    assert find(results, "alpha = 25").recommended[""].verdict == "does not hold"
+    alpha = find(results, "alpha = 25")
+    assert alpha.recommended[""].verdict == "does not hold"
+    assert alpha.recommended[""].summary.startswith("lowest with alpha = 1.0: −2.0 (−3.0 to −1.0)")  # noqa: RUF001
+    assert "a → b, 128 bits, one training seed" in alpha.quantity
+    results.extras["alpha"]["settings"]["paper"]["is_reliable"] = False
+    assert find(results, "alpha = 25").paper[""].verdict == "not judged"
     other = find(results, "The method works for other")
     assert other.is_ours
     assert other.recommended[""].verdict == "undecided"
@@ -162,7 +182,7 @@ def test_boosting_time_is_compared_at_equal_length():
     results.trained["a", "boosted-paper"] = [Trained(10.0, [64], {}, "")]
     finding = find(results, "Boosting has a high").paper[""]
     assert finding.verdict == "holds"
-    assert finding.summary.startswith("10 times")
+    assert finding.summary == "10 (10 to 10) times on a, at equal length"
 
 
 def test_nature_and_architecture():
@@ -186,7 +206,7 @@ def test_the_headline_counts_the_papers_method_alone():
     counts = count_verdicts(claims)
     # Two of the paper's claims need kDIF and DIF alone: kDIF against DIF, which fails for the
     # paper's method though not for the recommended one, and longer codes, which are equal here.
-    assert counts == {"holds": 0, "does not hold": 1, "undecided": 1}
+    assert counts == {"holds": 0, "does not hold": 1, "undecided": 1, "not judged": 0}
     text = headline(results)
     assert "2 claims" in text
     assert "0 hold, 1 does not hold and 1 is undecided" in text

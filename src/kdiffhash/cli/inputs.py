@@ -21,7 +21,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Data:
-    """Rows with their labels, groups or pairs, as far as the input has them."""
+    """Rows with their labels, groups or pairs, as far as the input has them.
+
+    `confident` is False for rows whose label is uncertain: pairs are drawn from the others.
+    """
 
     rows: Array | Shards
     labels: Array | None = None
@@ -29,6 +32,7 @@ class Data:
     pairs: Array | None = None
     similar: Array | None = None
     scene: Scene | None = None
+    confident: Array | None = None
 
     def need_labels(self, purpose: str) -> Array:
         """Return the labels, or raise an error that says how to provide them."""
@@ -81,7 +85,13 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
     if is_scene(path):
         scene = load_scene(path, descriptor)
         labels_of_scene = _certain_labels(scene.points, scene.confident)
-        data = Data(scene.descriptors, labels_of_scene, groups=scene.photos, scene=scene)
+        data = Data(
+            scene.descriptors,
+            labels_of_scene,
+            groups=scene.photos,
+            scene=scene,
+            confident=scene.confident,
+        )
     else:
         rows = open_shards(path)
         data = Data(rows, labels=rows.labels() if labels is None else None, groups=rows.groups())
@@ -89,7 +99,7 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
             explicit = read_npz(path, ("pairs", "similar"))
             data = replace(data, pairs=explicit.get("pairs"), similar=explicit.get("similar"))
     if labels is not None:
-        data = replace(data, labels=open_npy(labels), scene=None)
+        data = replace(data, labels=open_npy(labels), scene=None, confident=None)
     if data.labels is not None and data.labels.shape != (len(data.rows),):
         raise ValueError(
             f"{path} has {len(data.rows)} rows, but labels of shape {data.labels.shape}; give one "
@@ -101,7 +111,7 @@ def read_data(path: Path, labels: Path | None = None, descriptor: str = "sift") 
 def _certain_labels(
     points: NDArray[np.int64], confident: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
-    """Give each patch whose point is uncertain a label of its own: it is in no positive pair."""
+    """Give each patch whose point is uncertain a label of its own, so that nothing shares it."""
     if confident is None:
         return points
     return np.where(confident, points, points.max() + 1 + np.arange(len(points)))
@@ -126,8 +136,17 @@ def read_all(paths: list[Path], labels: Path | None, descriptor: str) -> Data:
         )
     labels_of = [data.need_labels("training") for data in inputs]
     groups_of = [data.groups for data in inputs if data.groups is not None]
+    confident = None
+    if any(data.confident is not None for data in inputs):
+        confident = np.concatenate(
+            [
+                np.ones(len(data.rows), bool) if data.confident is None else data.confident
+                for data in inputs
+            ]
+        )
     return Data(
         shards_of(paths, descriptor),
+        confident=confident,
         labels=number_consecutively(labels_of),
         groups=number_consecutively(groups_of) if len(groups_of) == len(inputs) else None,
     )
@@ -157,10 +176,17 @@ def pairs_of(
             "--across-groups needs groups (photos), but the input has none; add them or leave the "
             "option out"
         )
-    return draw_pairs(
-        data.need_labels("drawing pairs"),
+    labels, groups = data.need_labels("drawing pairs"), data.groups if across_groups else None
+    if data.confident is None:
+        return draw_pairs(
+            labels, n_positives, n_negatives, groups=groups, random_state=random_state
+        )
+    usable = np.flatnonzero(data.confident)
+    pairs, similar = draw_pairs(
+        labels[usable],
         n_positives,
         n_negatives,
-        groups=data.groups if across_groups else None,
+        groups=None if groups is None else groups[usable],
         random_state=random_state,
     )
+    return usable[pairs], similar

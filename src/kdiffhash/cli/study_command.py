@@ -134,8 +134,8 @@ def repeat_options(arguments: list[str]) -> list[str]:
 
 
 def _show_tables(results: Any) -> None:
-    from ..study.claims import main_finding
     from ..study.report import headline, summary
+    from ..study.verdicts import main_finding
 
     for table in summary(results):
         rows = []

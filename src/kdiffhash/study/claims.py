@@ -5,19 +5,11 @@ SIFT, compared with raw SIFT or with methods on raw SIFT. *The recommended metho
 about the defaults of this package, on RootSIFT, compared with RootSIFT or methods on RootSIFT.
 
 A claim is a set of comparisons: one for each train-test case, code length and false positive rate
-that it speaks of. Each is a difference with a 95 % confidence interval over objects and training
-seeds. Its p-value extends the half of the interval towards zero by a normal tail, so it is below
-0.05 exactly if the interval excludes zero. The p-values of one claim at one false positive rate are
-corrected by Holm's method, so that a claim with many comparisons is not decided by one lucky one.
-
-A claim *holds* if it holds in every comparison, *does not hold* if the opposite is significant in
-one of them, and is *undecided* otherwise. Comparisons without enough objects (`enough_objects`) are
-shown and not judged. A claim that the methods and scenes at hand cannot test is *not tested*.
+that it speaks of. `verdicts` says how they decide it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -28,13 +20,12 @@ import numpy as np
 from ..evaluate.bootstrap import Interval, interval_of
 from .plan import describe
 from .results import Results
+from .verdicts import Claim, Finding, Verdict, in_words, judge
 
-Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 Measured = tuple[str, str, str, int | None]  # trained on, tested on, method, bits
 Choose = Callable[[Results, "Roles"], Sequence[tuple[Measured, Measured]]]
 
 LOW_FPR = {"fnr_at_1e-3": "0.1 %", "fnr_at_1e-4": "0.01 %"}
-_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,61 +42,6 @@ class Roles:
 
 PAPER = Roles("kdif-paper", "dif-paper", "lda-paper", "boosted-paper", "sift", "paper")
 RECOMMENDED = Roles("kdif", "dif", "lda", "boosted", "rootsift", "recommended")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One difference, in percentage points unless the claim says otherwise.
-
-    `verdict` is whether the claim holds here, after correction; None where there are too few
-    objects to judge.
-    """
-
-    where: str
-    value: float
-    low: float
-    high: float
-    p_value: float
-    verdict: Verdict | None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One column of a claim at one false positive rate: its comparisons and the verdict."""
-
-    verdict: Verdict
-    summary: str
-    comparisons: tuple[Comparison, ...] = ()
-    mean: tuple[float, float, float] | None = None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim of the paper, or a rule of ours, with its findings.
-
-    Attributes
-    ----------
-    claim : str
-        What is claimed, in our words.
-    section : str
-        Where the paper says it.
-    quantity : str
-        What is compared.
-    figure : str
-        Name of the figure that shows it.
-    paper, recommended : dict of Finding
-        By false positive rate ("0.1 %", "0.01 %") or, for other quantities, under "".
-    is_ours : bool
-        True for a rule that the paper does not state; it does not count among its claims.
-    """
-
-    claim: str
-    section: str
-    quantity: str
-    figure: str
-    paper: dict[str, Finding]
-    recommended: dict[str, Finding]
-    is_ours: bool = False
 
 
 def decide(results: Results) -> list[Claim]:
@@ -189,7 +125,7 @@ def _our_rules(results: Results) -> list[Claim]:
             results,
             "Codes generalise gracefully: another training scene costs at most 5 points",
             "Our rule for a remark in Results",
-            "FNR of kDIF minus kDIF trained on the test scene itself, less 5 points",
+            "FNR of kDIF minus kDIF trained on the test scene itself, minus 5",
             lambda r, m: [
                 ((train, test, m.kdif, n), (test, test, m.kdif, n))
                 for train, test in r.cases
@@ -251,86 +187,22 @@ def _about_rates(
     return Claim(claim, section, f"{quantity}, points", figure, paper, recommended, is_ours)
 
 
-def judge(
-    found: Sequence[tuple[str, Interval]], sign: int, mean: Interval | None = None, unit: str = ""
-) -> Finding:
-    """Correct the comparisons of a claim for their number and decide.
-
-    `sign` is 1 if the claim is that differences are negative, -1 if positive.
-    """
-    judged = [i for i, (_, gap) in enumerate(found) if gap.is_reliable]
-    corrected = dict(zip(judged, holm([tail_probability(found[i][1]) for i in judged])))
-    comparisons = []
-    for i, (where, gap) in enumerate(found):
-        verdict: Verdict | None = None
-        if i in corrected:
-            significant = corrected[i] < _SIGNIFICANT
-            holds = sign * gap.value < 0
-            verdict = "undecided" if not significant else "holds" if holds else "does not hold"
-        one = Comparison(where, gap.value, gap.low, gap.high, corrected.get(i, 1.0), verdict)
-        comparisons.append(one)
-    verdicts = [one.verdict for one in comparisons if one.verdict]
-    n_holds, n_fails = verdicts.count("holds"), verdicts.count("does not hold")
-    overall: Verdict = "undecided"
-    if n_fails:
-        overall = "does not hold"
-    elif verdicts and n_holds == len(verdicts):
-        overall = "holds"
-    if not verdicts:
-        summary = "not judged: too few objects behind the false positives"
-    elif len(verdicts) == 1 and len(comparisons) == 1:
-        summary = ""
-    else:
-        summary = f"holds in {n_holds} of {len(verdicts)} comparisons"
-        summary += f", the opposite in {n_fails}" if n_fails else ""
-        if len(verdicts) < len(comparisons):
-            summary += f"; {len(comparisons) - len(verdicts)} not judged (too few objects)"
-    whole = mean or (found[0][1] if len(found) == 1 else None)
-    if whole is not None:
-        text = f"{whole.value:+.1f}{unit} ({whole.low:+.1f} to {whole.high:+.1f})"
-        text = text.replace("-", "\N{MINUS SIGN}")
-        summary = f"{'mean ' if len(found) > 1 else ''}{text}" + (f"; {summary}" if summary else "")
-    bounds = (whole.value, whole.low, whole.high) if whole else None
-    return Finding(overall, summary, tuple(comparisons), bounds)
-
-
-def tail_probability(gap: Interval) -> float:
-    """Return the two-sided p-value of a difference.
-
-    The half-width of its 95 % confidence interval towards zero counts as 1.96 standard deviations.
-    """
-    half = gap.value - gap.low if gap.value > 0 else gap.high - gap.value
-    if gap.value == 0:
-        return 1.0
-    return math.erfc(1.959964 * abs(gap.value) / half / math.sqrt(2)) if half > 0 else 0.0
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's method."""
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        corrected[i] = largest
-    return corrected
-
-
-def count_verdicts(claims: Sequence[Claim]) -> dict[Verdict, int]:
-    """Count the verdicts on the paper's own claims about its own method, where they were tested."""
-    verdicts = [main_finding(one.paper).verdict for one in claims if not one.is_ours]
-    known: tuple[Verdict, ...] = ("holds", "does not hold", "undecided")
-    return {verdict: verdicts.count(verdict) for verdict in known}
-
-
-def main_finding(column: dict[str, Finding]) -> Finding:
-    """Return the finding that counts: the one at 0.1 % FPR, where there are several."""
-    return column.get("0.1 %") or next(iter(column.values()))
-
-
 def _name(first: Measured, second: Measured) -> str:
     train, test, method, n_bits = first
     size = f"{n_bits} bits" if n_bits else method
-    against = "" if second[0] == train else f", against {second[0]}"
-    return f"{train} \N{RIGHTWARDS ARROW} {test}{against}, {size}, {second[2]}"
+    if second[0] != train:
+        against = f"training on {second[0]}"
+    elif second[2] != method:
+        against = second[2]
+    else:
+        against = f"{second[3]} bits"
+    return f"{train} \N{RIGHTWARDS ARROW} {test}, {size} against {against}"
+
+
+def _points(bounds: Sequence[float], is_reliable: bool = True) -> Interval:
+    """Return a difference of shares and its bounds in percentage points."""
+    value, low, high = (100 * number for number in bounds)
+    return Interval(value, low, high, is_reliable)
 
 
 def _same_length(results: Results, a: str, b: str, longest: int) -> list[tuple[Measured, Measured]]:
@@ -364,15 +236,19 @@ def _boosting_is_slower(results: Results) -> Claim:
                 found.append((scene, bounds))
         if not found:
             return {"": Finding("not tested", "boosted SSH and DIF were not both trained")}
-        times = [1 + gap.value for _, gap in found]
         verdict: Verdict = "holds" if all(gap.low > 0 for _, gap in found) else "undecided"
-        words = describe([f"{value:.0f} times" for value in times])
-        return {"": Finding(verdict, f"{words} the training time of DIF at equal length")}
+        words = describe(
+            [
+                f"{1 + gap.value:.0f} ({1 + gap.low:.0f} to {1 + gap.high:.0f}) times on {scene}"
+                for scene, gap in found
+            ]
+        )
+        return {"": Finding(verdict, f"{words}, at equal length")}
 
     return Claim(
         "Boosting has a high computational cost",
         "Background, SSH",
-        "training time of boosted SSH relative to DIF",
+        "training time of boosted SSH relative to DIF, median and range over training seeds",
         "",
         find(PAPER),
         find(RECOMMENDED),
@@ -381,20 +257,30 @@ def _boosting_is_slower(results: Results) -> Claim:
 
 def _alpha_25_is_best(results: Results) -> Claim:
     sweep = results.extras.get("alpha")
+    train, test = results.cases[0]
+    condition = ""
+    if sweep:
+        condition = (
+            f", {train} \N{RIGHTWARDS ARROW} {test}, {sweep['n_bits']} bits, one training seed"
+        )
 
     def find(setting: str) -> dict[str, Finding]:
         if not sweep:
             return {"": Finding("not tested", "kDIF was not trained")}
+        measured = sweep["settings"][setting]
         found = [
-            (f"alpha = {alpha}", Interval(*(100 * number for number in bounds)))
-            for alpha, bounds in sweep["settings"][setting]["minus_25"].items()
+            (f"alpha = {alpha}", _points(bounds, measured.get("is_reliable", True)))
+            for alpha, bounds in measured["minus_25"].items()
         ]
-        return {"": judge(found, -1)}
+        finding = judge(found, -1)
+        where, lowest = min(found, key=lambda one: one[1].value)
+        words = f"lowest with {where}: {in_words(lowest)}; {finding.summary}"
+        return {"": replace(finding, summary=words)}
 
     return Claim(
         "alpha = 25 gives the best results",
         "Results",
-        "FNR of kDIF at 0.1 % FPR with another alpha minus alpha = 25, points",
+        f"FNR of kDIF at 0.1 % FPR with another alpha minus alpha = 25{condition}, points",
         "alpha",
         find("paper"),
         find("recommended"),
@@ -411,14 +297,12 @@ def _first_matches(results: Results) -> Claim:
         found = [
             (
                 f"{case['train']} \N{RIGHTWARDS ARROW} {case['test']}",
-                Interval(*(100 * number for number in case[column])),
+                _points(case[column]),
             )
             for case in cases
         ]
         finding = judge(found, -1)
-        each = describe(
-            [f"{gap.value:+.1f} ({gap.low:+.1f} to {gap.high:+.1f})" for _, gap in found]
-        ).replace("-", "\N{MINUS SIGN}")
+        each = describe([in_words(gap) for _, gap in found])
         return {"": replace(finding, summary=f"{each} points")}
 
     return Claim(
@@ -440,14 +324,18 @@ def _cheaper(results: Results) -> Claim:
             (f"{n} bits", Interval(*(number - 1 for number in ratio)))
             for n, ratio in times["ratios"].items()
         ]
-        words = [f"{1 + gap.value:.1f} at {where}" for where, gap in found]
+        words = [
+            f"{1 + gap.value:.1f} ({1 + gap.low:.1f} to {1 + gap.high:.1f}) at {where}"
+            for where, gap in found
+        ]
         verdict: Verdict = "holds" if all(gap.low > 0 for _, gap in found) else "undecided"
         summary = f"Euclidean over Hamming: {describe(words)}"
         column = {"": Finding(verdict, summary)}
     return Claim(
         "Hamming distances are cheaper to compute than Euclidean ones",
         "Results",
-        "time of a Euclidean comparison relative to a comparison of codes, eight repetitions",
+        "time of a Euclidean comparison relative to a comparison of codes, median and range of "
+        "eight repetitions",
         "",
         column,
         column,
@@ -459,7 +347,7 @@ def _other_descriptors(results: Results) -> Claim:
     column = {"": Finding("not tested", "needs patches or another descriptor in both scenes")}
     if measured:
         found = [
-            (one["descriptor"], Interval(*(100 * number for number in one["difference"])))
+            (one["descriptor"], _points(one["difference"], one.get("is_reliable", True)))
             for one in measured
         ]
         column = {"": judge(found, 1)}

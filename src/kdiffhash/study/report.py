@@ -15,11 +15,11 @@ from .. import __version__
 from .._util.extras import need
 from .._util.files import replacing
 from ..evaluate.bootstrap import Interval
-from .claims import Claim, Finding, count_verdicts
 from .figures import make_figures, style_of
 from .plan import describe
 from .results import Results
 from .train import budget_of
+from .verdicts import Claim, Finding, count_verdicts
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -79,10 +79,13 @@ def headline(results: Results) -> str:
             )
         ]
     )
+    n_left_out = counts.pop("not judged")
     text = (
         f"Of {sum(counts.values())} claims of the paper about its own method that this data can "
         f"test, {verdicts}."
     )
+    if n_left_out:
+        text += f" {n_left_out} more cannot be judged, because there are too few objects."
     train, test = results.cases[0]
     rows = [row for row in results.table() if (row["train"], row["test"]) == (train, test)]
     codes = [row for row in rows if results.measured[train, test, row["method"]]["is_code"]]

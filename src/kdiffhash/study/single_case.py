@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ..datasets import Scene, describe_patches, find_scene, load_scene
 from ..datasets.sheets import find_sheets
-from ..evaluate.bootstrap import combine_seeds, interval_of, resample_rates
+from ..evaluate.bootstrap import combine_seeds, enough_objects, interval_of, resample_rates
 from ..evaluate.pair_distances import code_distances, euclidean
 from ..evaluate.roc import RATES
 from ..hashers import PAPER_SETTING, KernelDiffHash
-from ..learn.pairs import draw_pairs
+from ..learn.pairs import Similar, draw_pairs
 from ..learn.preprocess import preprocess_rows
 from .cache import Store, stamp
 from .first_matches import draw_queries, first_by_codes, first_by_rows, precision, time_comparisons
@@ -86,9 +86,16 @@ def sweep_alpha(
         }
         found["settings"][name] = {
             **{rate: values[:, j].tolist() for j, rate in enumerate(_SWEEP_RATES)},
+            "is_reliable": _enough(distances, test.similar, test.objects),
             "minus_25": {alpha: [gap.value, gap.low, gap.high] for alpha, gap in gaps.items()},
         }
     return found
+
+
+def _enough(distances: list[NDArray[Any]], similar: Similar, objects: NDArray[np.int64]) -> bool:
+    """Return whether there are enough objects for the confidence intervals at 0.1 % FPR."""
+    rate = RATES["fnr_at_1e-3"]
+    return all(enough_objects(rate, one, similar, objects) for one in distances)
 
 
 def other_descriptors(data: TrainSet, test: TestSet, plan: Plan) -> list[dict[str, Any]] | None:
@@ -121,11 +128,17 @@ def _other_descriptor(
     hasher = KernelDiffHash(n_bits, n_basis=n_basis, random_state=plan.seed)
     hasher.fit_pairs(rows[0], pairs, similar)
     pairs, similar = draw_pairs(scenes[1].points, 50_000, 200_000, random_state=plan.seed)
+    codes = hasher.transform(rows[1])
+    distances: list[NDArray[Any]] = [
+        code_distances(codes, pairs),
+        euclidean(rows[1], pairs, None),
+    ]
+    objects = scenes[1].points[pairs]
     values, samples = resample_rates(
         [RATES["fnr_at_1e-3"], RATES["fpr95"]],
-        [code_distances(hasher.transform(rows[1]), pairs), euclidean(rows[1], pairs, None)],
+        distances,
         similar,
-        scenes[1].points[pairs],
+        objects,
         n_resamples=plan.n_resamples,
         random_state=plan.seed,
     )
@@ -138,6 +151,7 @@ def _other_descriptor(
         "kdif": {"fnr_at_1e-3": values[0, 0], "fpr95": values[0, 1]},
         "euclidean": {"fnr_at_1e-3": values[1, 0], "fpr95": values[1, 1]},
         "difference": [gap.value, gap.low, gap.high],
+        "is_reliable": _enough(distances, similar, objects),
     }
 
 
