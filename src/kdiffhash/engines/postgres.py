@@ -7,7 +7,7 @@ of different models are not mixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from ..codes import Codes
 from ..search import checks
 from ..search.segment import Ids
-from .postgres_connection import StoreError
 from .postgres_search import find_nearest, find_within
-from .postgres_table import Data, Imported, Meta, Rows, Table, Upserted
+from .postgres_table import Rows, Table
+from .store_rows import Data, Imported, Meta, StoreError, Upserted, check_new
 
 if TYPE_CHECKING:
     from ..search.checks import Model
@@ -178,7 +178,7 @@ class PostgresStore:
         """
 
         def work(cursor: Any, meta: Meta) -> NDArray[np.int64]:
-            array = self._check_new(codes, data, meta, model)
+            array = check_new(codes, data, meta, model, self._where)
             self._table.execute(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
             highest = self._table.execute(cursor, "SELECT max(id) FROM {table}").fetchone()[0]
             next_id = 0 if highest is None else max(highest, -1) + 1
@@ -236,7 +236,7 @@ class PostgresStore:
             If the server cannot be reached again in time. Batches that were committed stay.
         """
         meta = self._table.read(lambda _, meta: meta)
-        array = self._check_new(codes, data, meta, model)
+        array = check_new(codes, data, meta, model, self._where)
         chosen = checks.check_new_ids(ids, len(array))
         added = 0
         for start in range(0, len(chosen), _BATCH):
@@ -285,7 +285,7 @@ class PostgresStore:
         """
 
         def work(cursor: Any, meta: Meta) -> Upserted:
-            array = self._check_new(codes, data, meta, model)
+            array = check_new(codes, data, meta, model, self._where)
             chosen = checks.check_new_ids(ids, len(array))
             return self._table.upsert(cursor, Rows(array, chosen, data, meta.n_bits))
 
@@ -359,24 +359,6 @@ class PostgresStore:
     def _write(self, statement: str, **values: int) -> None:
         """Execute a statement that returns nothing."""
         self._table.write(lambda cursor, _: self._table.execute(cursor, statement, **values))
-
-    def _check_new(
-        self, codes: ArrayLike, data: Data | None, meta: Meta, model: Model | None
-    ) -> Codes:
-        """Return new codes as an array, after checking their length, data and model."""
-        checks.check_model(meta.model, model, self._where)
-        array = checks.check_rows(codes, meta.n_bits)
-        if data is None:
-            return array
-        if isinstance(data, str | Mapping) or not hasattr(data, "__len__"):
-            raise ValueError(
-                f"data must be a sequence with one item per code, got {type(data).__name__}"
-            )
-        if len(data) != len(array):
-            raise ValueError(
-                f"got {len(array)} codes but data for {len(data)}; pass one item per code, or None"
-            )
-        return array
 
     # -- searching ------------------------------------------------------------------------------
 
