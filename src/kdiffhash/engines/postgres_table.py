@@ -217,8 +217,7 @@ def copy_rows(codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bytes:
         if item is None:
             pieces.append(b"\xff\xff\xff\xff")  # a size of -1 is NULL
         else:
-            content = (
-                b"\x01" + encode_data(item, int(row["id"])).encode()
-            )  # jsonb starts with its version, 1
+            text = encode_data(item, int(row["id"]))
+            content = b"\x01" + text.encode()  # jsonb starts with its version, 1
             pieces.append(len(content).to_bytes(4, "big") + content)
     return b"".join(pieces)
