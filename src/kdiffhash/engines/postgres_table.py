@@ -75,6 +75,10 @@ class Table:
         }
         return cursor.execute(self._sql.SQL(text).format(table=table, **quoted), values)
 
+    def identifier(self, name: str) -> Any:
+        """Return the quoted name of a column, as a part of a statement."""
+        return self._sql.Identifier(name.replace("%", "%%"))
+
     def quoted_name(self, cursor: Any) -> str:
         """Return the name of the table in the form that PostgreSQL casts to regclass."""
         return str(self._sql.Identifier(self.name).as_string(cursor))
