@@ -240,6 +240,88 @@ def test_approximate_search_uses_the_hnsw_index(store):
     assert (np.diff(exact, axis=1) >= 0).all()
 
 
+def weighted(query, code, projections):
+    differs = np.unpackbits(query ^ code)[: len(projections)] == 1
+    return np.abs(projections)[differs].sum()
+
+
+@pytest.mark.parametrize("ef_search", [None, 200])
+def test_re_ranking_by_projections_equals_plain_numpy(store, ef_search):
+    codes, ids = codes_of(300, 40), np.random.default_rng(1).permutation(900)[:300] - 50
+    queries, projections = codes_of(12, 40, seed=2), np.random.default_rng(3).normal(size=(12, 40))
+    store.create(40).add(codes, ids)
+    store.build_index()
+    options = {"rerank_projections": projections, "rerank_factor": 6}
+    distances, found = store.search(queries, 5, ef_search=ef_search, **options)
+    assert (distances.dtype, distances.shape) == (np.float32, (12, 5))
+    _, shortlist = store.search(queries, 30, ef_search=ef_search)
+    code_of = dict(zip(ids.tolist(), codes))
+    for q in range(12):
+        candidates = [i for i in shortlist[q].tolist() if i in code_of]
+        scored = sorted((weighted(queries[q], code_of[i], projections[q]), i) for i in candidates)
+        assert found[q].tolist() == [i for _, i in scored[:5]]
+        np.testing.assert_allclose(distances[q], [d for d, _ in scored[:5]], rtol=1e-5)
+    if ef_search is None:
+        expected = HammingIndex(codes, ids, n_bits=40).search(queries, 5, **options)
+        np.testing.assert_array_equal(found, expected[1])
+        one = store.search(queries[3], 5, rerank_projections=projections[3], rerank_factor=6)
+        np.testing.assert_array_equal(one[1], found[3])
+
+
+@pytest.mark.parametrize("kind", ["vector(6)", "halfvec(6)", "vector"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
+def test_re_ranking_by_a_float_column_equals_plain_numpy(store, dsn, kind, metric):
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-40, 40, (200, 6)) / 8  # exact in half precision
+    vectors[:5] = 0
+    codes, ids = np.packbits(vectors > 0, axis=1), rng.permutation(200) - 20
+    queries = rng.normal(size=(9, 6)).astype(np.float32)
+    bits = np.packbits(queries > 0, axis=1)
+    store.create(6).add(codes, ids)
+    alter(dsn, store, f'ALTER TABLE {{}} ADD "my 50%% ""floats""" {kind}'.replace("%%", "%"))
+    with psycopg.connect(dsn) as connection:
+        update = f'UPDATE "{store.info()["table"]}" SET "my 50%% ""floats""" = %s WHERE id = %s'
+        rows = [(str(v.tolist()), i) for v, i in zip(vectors, ids.tolist()) if i % 7]
+        connection.cursor().executemany(update, rows)
+    options = {"rerank_column": 'my 50% "floats"', "rerank_metric": metric, "rerank_factor": 8}
+    distances, found = store.search(bits, 5, rerank_vectors=queries, **options)
+    one = store.search(bits[0], 5, rerank_vectors=queries[0], **options)
+    np.testing.assert_array_equal(one[1], found[0])
+    _, shortlist = HammingIndex(codes, ids, n_bits=6).search(bits, 40)
+    row_of = {i: row for row, i in enumerate(ids.tolist())}
+    for q in range(9):
+        scores = []
+        for i in shortlist[q].tolist():
+            a, b = queries[q].astype(float), vectors[row_of[i]]
+            with np.errstate(invalid="ignore"):
+                score = {
+                    "cosine": 1 - a @ b / np.sqrt((a @ a) * (b @ b)),
+                    "euclidean": np.sqrt(((a - b) ** 2).sum()),
+                    "inner_product": -(a @ b),
+                }[metric]
+            scores.append((np.inf if i % 7 == 0 or np.isnan(score) else score, i))
+        expected = sorted(scores)[:5]
+        np.testing.assert_allclose(distances[q], [d for d, _ in expected], rtol=1e-4, atol=1e-5)
+        assert [round(dict((i, d) for d, i in scores)[i], 4) for i in found[q].tolist()] == [
+            round(d, 4) for d, _ in expected
+        ]
+
+
+def test_a_column_that_holds_no_vectors_is_refused(store, dsn):
+    codes = codes_of(3, 16)
+    store.create(16).add(codes)
+    alter(dsn, store, "ALTER TABLE {} ADD v vector(4), ADD n int")
+    for column, message in (
+        ("x", "no such column"),
+        ("n", "one of type int4"),
+        ("v", "vectors of 4 numbers, rerank_vectors has 3"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            store.search(codes, rerank_vectors=np.zeros((3, 3)), rerank_column=column)
+    with pytest.raises(ValueError, match="belong together"):
+        store.search(codes, rerank_vectors=np.zeros((3, 3)))
+
+
 def test_codes_of_another_model_or_length_are_refused(store, dsn, objects):
     X, y = objects
     a, b = (KernelDiffHash(32, n_basis=50, random_state=seed).fit(X, y) for seed in (0, 1))

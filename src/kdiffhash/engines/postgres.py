@@ -7,9 +7,9 @@ of different models are not mixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..codes import Codes
 from ..search import checks
 from ..search.segment import Ids
-from .postgres_connection import StoreError
-from .postgres_search import find_nearest, find_within
-from .postgres_table import Data, Imported, Meta, Rows, Table, Upserted
+from .float_rerank import check_reranking, rerank_by_projections
+from .postgres_search import find_nearest, find_nearest_vectors, find_within
+from .postgres_table import Rows, Table
+from .store_rows import Data, Imported, Meta, StoreError, Upserted, check_new
 
 if TYPE_CHECKING:
     from ..search.checks import Model
@@ -178,7 +179,7 @@ class PostgresStore:
         """
 
         def work(cursor: Any, meta: Meta) -> NDArray[np.int64]:
-            array = self._check_new(codes, data, meta, model)
+            array = check_new(codes, data, meta, model, self._where)
             self._table.execute(cursor, "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
             chosen = checks.check_new_ids(ids, len(array), self._table.next_id(cursor))
             rows = Rows(array, chosen, data, meta.n_bits)
@@ -234,7 +235,7 @@ class PostgresStore:
             If the server cannot be reached again in time. Batches that were committed stay.
         """
         meta = self._table.read(lambda _, meta: meta)
-        array = self._check_new(codes, data, meta, model)
+        array = check_new(codes, data, meta, model, self._where)
         chosen = checks.check_new_ids(ids, len(array))
         added = 0
         for start in range(0, len(chosen), _BATCH):
@@ -283,7 +284,7 @@ class PostgresStore:
         """
 
         def work(cursor: Any, meta: Meta) -> Upserted:
-            array = self._check_new(codes, data, meta, model)
+            array = check_new(codes, data, meta, model, self._where)
             chosen = checks.check_new_ids(ids, len(array))
             return self._table.upsert(cursor, Rows(array, chosen, data, meta.n_bits))
 
@@ -320,9 +321,8 @@ class PostgresStore:
         -------
         codes : uint8 array of shape (n, n_bytes), or (n_bytes,) for one id
         """
-        texts, n_bits = self._column("code::text", ids)
-        bits = np.array([np.frombuffer(text.encode(), np.uint8) for text in texts], np.uint8)
-        codes = np.packbits(bits.reshape(len(texts), n_bits) == ord("1"), axis=1)
+        chosen = checks.check_ids(ids)
+        codes = self._table.read(lambda cursor, meta: self._codes_of(cursor, meta, chosen))
         return codes if np.ndim(ids) else codes[0]
 
     def get_data(self, ids: ArrayLike) -> list[Any]:
@@ -338,19 +338,20 @@ class PostgresStore:
         data : list of length n
             The decoded JSON of each code, or None if it has no data.
         """
-        return self._column("data", ids)[0]
-
-    def _column(self, column: str, ids: ArrayLike) -> tuple[list[Any], int]:
-        """Return the values of a column by id, and the length of the codes."""
         chosen = checks.check_ids(ids)
+        return self._table.read(lambda cursor, _: self._column(cursor, "data", chosen))
+
+    def _codes_of(self, cursor: Any, meta: Meta, ids: Ids) -> Codes:
+        texts = self._column(cursor, "code::text", ids)
+        bits = np.array([np.frombuffer(text.encode(), np.uint8) for text in texts], np.uint8)
+        return np.packbits(bits.reshape(len(texts), meta.n_bits) == ord("1"), axis=1)
+
+    def _column(self, cursor: Any, column: str, ids: Ids) -> list[Any]:
+        """Return the values of a column by id."""
         query = f"SELECT id, {column} FROM {{table}} WHERE id = ANY(%s)"
-
-        def work(cursor: Any, meta: Meta) -> tuple[list[Any], int]:
-            rows = dict(self._table.execute(cursor, query, chosen.tolist()).fetchall())
-            checks.refuse_missing(chosen[[i not in rows for i in chosen.tolist()]])
-            return [rows[i] for i in chosen.tolist()], meta.n_bits
-
-        return self._table.read(work)
+        rows = dict(self._table.execute(cursor, query, ids.tolist()).fetchall())
+        checks.refuse_missing(ids[[i not in rows for i in ids.tolist()]])
+        return [rows[i] for i in ids.tolist()]
 
     def _fetch(self, query: str) -> list[Any]:
         """Return the rows of a query."""
@@ -360,29 +361,20 @@ class PostgresStore:
         """Execute a statement that returns nothing."""
         self._table.write(lambda cursor, _: self._table.execute(cursor, statement, **values))
 
-    def _check_new(
-        self, codes: ArrayLike, data: Data | None, meta: Meta, model: Model | None
-    ) -> Codes:
-        """Return new codes as an array, after checking their length, data and model."""
-        checks.check_model(meta.model, model, self._where)
-        array = checks.check_rows(codes, meta.n_bits)
-        if data is None:
-            return array
-        if isinstance(data, str | Mapping) or not hasattr(data, "__len__"):
-            raise ValueError(
-                f"data must be a sequence with one item per code, got {type(data).__name__}"
-            )
-        if len(data) != len(array):
-            raise ValueError(
-                f"got {len(array)} codes but data for {len(data)}; pass one item per code, or None"
-            )
-        return array
-
     # -- searching ------------------------------------------------------------------------------
 
     def search(
-        self, queries: ArrayLike, k: int = 10, *, ef_search: int | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        *,
+        ef_search: int | None = None,
+        rerank_projections: ArrayLike | None = None,
+        rerank_vectors: ArrayLike | None = None,
+        rerank_column: str | None = None,
+        rerank_metric: Literal["cosine", "euclidean", "inner_product"] = "cosine",
+        rerank_factor: int = 10,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the k nearest codes of each query.
 
         Parameters
@@ -393,22 +385,51 @@ class PostgresStore:
         ef_search : int, default=None
             Search the HNSW index built by `build_index` with a candidate list of this size, from 1
             to 1000. The results are approximate. None searches exactly.
+        rerank_projections : float array of shape (n, n_bits) or None, default=None
+            Projections of the queries, from `BaseHasher.project`. The ``rerank_factor * k``
+            nearest codes are re-ranked: each differing bit is weighted by the absolute value of
+            the query's projection.
+        rerank_vectors : float array of shape (n, d) or None, default=None
+            Float vectors of the queries. The ``rerank_factor * k`` nearest codes are re-ranked by
+            the vectors in the column `rerank_column`, in SQL.
+        rerank_column : str or None, default=None
+            A column of the table of pgvector's type vector or halfvec. Codes without a vector come
+            last, with an infinite distance.
+        rerank_metric : {"cosine", "euclidean", "inner_product"}, default="cosine"
+            How vectors are compared; the distance of "inner_product" is the negative product.
+        rerank_factor : int, default=10
+            Number of candidates to re-rank, as a multiple of k.
 
         Returns
         -------
-        distances : int32 array of shape (n, m), or (m,) for one code
-            Ascending; m is the smaller of k and the number of codes. Approximate search may find
-            fewer than m codes; the remaining entries are -1.
+        distances : array of shape (n, m), or (m,) for one code
+            int32 Hamming distances, ascending; after re-ranking, float32 sums of absolute
+            projections or distances of vectors. m is the smaller of k and the number of codes.
+            Approximate search may find fewer than m codes; the remaining entries are -1.
         ids : int64 array of the same shape
         """
         k = min(checks.check_k(k), 2**62)
         if ef_search is not None and not 1 <= ef_search <= 1000:
             raise ValueError(f"ef_search must be from 1 to 1000, got {ef_search}")
 
-        def work(cursor: Any, meta: Meta) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        def work(cursor: Any, meta: Meta) -> tuple[NDArray[Any], NDArray[np.int64]]:
             codes, single = checks.check_queries(queries, meta.n_bits)
-            distances, ids = find_nearest(self._table, cursor, codes, meta.n_bits, k, ef_search)
-            return (distances[0], ids[0]) if single else (distances, ids)
+            how = check_reranking(
+                len(codes), meta.n_bits, rerank_projections, rerank_vectors, rerank_column,
+                rerank_metric, rerank_factor,
+            )  # fmt: skip
+            n_candidates = k if how is None else min(k * how.factor, 2**62)
+            found: tuple[NDArray[Any], NDArray[np.int64]]
+            common = (self._table, cursor, codes, meta.n_bits)
+            if how is not None and how.vectors is not None:
+                options = (how.vectors, how.column, how.metric, how.factor)
+                found = find_nearest_vectors(*common, k, ef_search, *options)
+            else:
+                found = find_nearest(*common, n_candidates, ef_search)
+            if how is not None and how.projections is not None:
+                codes_of = partial(self._codes_of, cursor, meta)
+                found = rerank_by_projections(codes_of, how.projections, found, k)
+            return (found[0][0], found[1][0]) if single else found
 
         return self._table.read(work)
 

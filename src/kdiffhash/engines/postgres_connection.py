@@ -13,24 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from .._util.errors import KdiffhashError
 from .._util.extras import need
+from .store_rows import StoreError, one_line
 
 T = TypeVar("T")
 
 _TRIES = 10  # how often a transaction is tried
-
-
-class StoreError(KdiffhashError, ValueError):
-    """A statement failed, or the table is missing, has another length, or is not kdiffhash's.
-
-    Examples
-    --------
-    >>> from kdiffhash import KdiffhashError
-    >>> from kdiffhash.engines.postgres import StoreError
-    >>> issubclass(StoreError, KdiffhashError), issubclass(StoreError, ValueError)
-    (True, True)
-    """
 
 
 @dataclass
@@ -181,8 +169,3 @@ def _refusal(error: Any) -> StoreError:
             f"stored; free some space and repeat the call: {one_line(error)}"
         )
     return StoreError(f"PostgreSQL: {one_line(error)}")
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error in one line."""
-    return str(error).strip().replace("\n", "; ") or type(error).__name__

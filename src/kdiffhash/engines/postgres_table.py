@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,65 +12,14 @@ import numpy as np
 from .._util.extras import need
 from ..codes import Codes, n_bytes
 from ..search.segment import Ids
-from .postgres_connection import Connection, StoreError
+from .postgres_connection import Connection
+from .store_rows import Data, Meta, StoreError, Upserted, encode_data, refuse_other_code
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # header of binary COPY: no flags, no extension
 END = b"\xff\xff"  # trailer of binary COPY
 _ROWS = 50_000  # rows sent at a time
 
-Data = Sequence[Mapping[str, Any] | None]
 T = TypeVar("T")
-
-
-class Imported(NamedTuple):
-    """The result of `PostgresStore.import_codes`.
-
-    Attributes
-    ----------
-    added : int
-        Number of codes that were added.
-    already_stored : int
-        Number of codes that were already stored under the same ids.
-
-    Examples
-    --------
-    >>> from kdiffhash.engines.postgres import Imported
-    >>> added, already_stored = Imported(added=50_000, already_stored=0)
-    >>> added
-    50000
-    """
-
-    added: int
-    already_stored: int
-
-
-class Upserted(NamedTuple):
-    """The result of `PostgresStore.upsert`.
-
-    Attributes
-    ----------
-    added : int
-        Number of codes whose ids were not stored.
-    replaced : int
-        Number of codes whose ids were stored.
-
-    Examples
-    --------
-    >>> from kdiffhash.engines.postgres import Upserted
-    >>> added, replaced = Upserted(added=2, replaced=8)
-    >>> replaced
-    8
-    """
-
-    added: int
-    replaced: int
-
-
-class Meta(NamedTuple):
-    """What the comment of a table records: length of the codes, and fingerprint of the model."""
-
-    n_bits: int
-    model: str | None
 
 
 class Rows(NamedTuple):
@@ -125,6 +74,10 @@ class Table:
             for name, part in parts.items()
         }
         return cursor.execute(self._sql.SQL(text).format(table=table, **quoted), values)
+
+    def identifier(self, name: str) -> Any:
+        """Return the quoted name of a column, as a part of a statement."""
+        return self._sql.Identifier(name.replace("%", "%%"))
 
     def quoted_name(self, cursor: Any) -> str:
         """Return the name of the table in the form that PostgreSQL casts to regclass."""
@@ -218,9 +171,7 @@ class Table:
         )
         n_stored, conflict = self.execute(cursor, query, staged=staged).fetchone()
         if conflict is not None:
-            raise ValueError(
-                f"id {conflict} is stored with a different code; use upsert to overwrite it"
-            )
+            refuse_other_code(conflict)
         if n_stored < len(rows.ids):  # retried, like other conflicts between sessions
             raise self._psycopg.errors.SerializationFailure(
                 f"{len(rows.ids) - n_stored} rows were removed while they were imported, by "
@@ -294,13 +245,7 @@ def copy_rows(codes: Codes, ids: Ids, data: Data | None, n_bits: int) -> bytes:
         if item is None:
             pieces.append(b"\xff\xff\xff\xff")  # a size of -1 is NULL
         else:
-            content = b"\x01" + _encode(item, int(row["id"]))  # jsonb starts with its version, 1
+            text = encode_data(item, int(row["id"]))
+            content = b"\x01" + text.encode()  # jsonb starts with its version, 1
             pieces.append(len(content).to_bytes(4, "big") + content)
     return b"".join(pieces)
-
-
-def _encode(item: Mapping[str, Any], id_: int) -> bytes:
-    try:
-        return json.dumps(item, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the data of id {id_} cannot be stored as JSON: {error}") from None

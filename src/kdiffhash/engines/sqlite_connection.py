@@ -1,0 +1,140 @@
+"""A connection to an SQLite file, through the standard library or apsw, and its transactions."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .._util.extras import need
+from .._util.files import check_regular
+from .store_rows import StoreError, one_line
+
+T = TypeVar("T")
+Version = tuple[int, int]  # the process, because the number belongs to its connection
+
+_LOCKED, _READ_ONLY, _DAMAGED, _FULL, _NOT_OPENED, _NO_DATABASE = (5, 6), 8, 11, 13, 14, 26
+
+
+class Connection:
+    """A connection that threads may share: one transaction runs at a time.
+
+    With `sqlite_vec`, the file is opened by apsw and the extension sqlite-vec is loaded; otherwise
+    the file is opened by the standard library.
+    """
+
+    def __init__(self, path: str, timeout: float, sqlite_vec: bool) -> None:
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= 1e6:
+            raise ValueError(f"timeout must be a number of seconds from 0 to 1e6, got {timeout!r}")
+        if "\0" in path:
+            raise ValueError(f"a path cannot contain a zero byte, got {path!r}")
+        self.path, self._timeout, self._sqlite_vec = path, timeout, sqlite_vec
+        self._driver = need("apsw", "sqlite") if sqlite_vec else sqlite3
+        self.lock = threading.RLock()
+        self._process = os.getpid()
+        self._of_parents: list[Any] = []  # connections that processes must not close for others
+        self._connection = self._connect()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self.lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def read(self, work: Callable[[], T]) -> T:
+        """Call `work` in a transaction that reads, all from one state of the file."""
+        if self.path != ":memory:" and not Path(self.path).exists():
+            raise StoreError(f"there is no file {self.path}; create it with create(n_bits)")
+        return self._run("BEGIN", work)
+
+    def write(self, work: Callable[[], T]) -> T:
+        """Call `work` in a transaction that writes, which is rolled back if it raises."""
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        """Execute a statement and return its cursor; each ``?`` stands for one of `values`."""
+        return self._connection.execute(statement, values)
+
+    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Execute a statement once for each row of values."""
+        self._connection.executemany(statement, rows)
+
+    def data_version(self) -> Version:
+        """Return a value that changes when another connection has committed a change."""
+        return self._process, int(self.execute("PRAGMA data_version").fetchone()[0])
+
+    def _run(self, begin: str, work: Callable[[], T]) -> T:
+        with self.lock:
+            self._reopen_after_fork()
+            if self._connection is None:
+                raise StoreError(f"the store of {self.path} was closed; open it again")
+            try:
+                self.execute(begin)
+                try:
+                    result = work()
+                    self.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:  # some errors have ended it already
+                        self.execute("ROLLBACK")
+                    raise
+                return result
+            except self._driver.Error as error:
+                raise self._refusal(error) from error
+
+    def _connect(self) -> Any:
+        path = Path(self.path)
+        if self.path != ":memory:":
+            if path.exists():
+                check_regular(path)
+            elif not path.parent.is_dir():
+                raise StoreError(f"{path} cannot be created: there is no folder {path.parent}")
+        try:
+            if not self._sqlite_vec:
+                # None: transactions begin and end only where we say so.
+                return sqlite3.connect(
+                    self.path, self._timeout, isolation_level=None, check_same_thread=False
+                )
+            connection = self._driver.Connection(self.path)
+            connection.set_busy_timeout(int(1000 * self._timeout))
+            connection.enable_load_extension(True)
+            connection.load_extension(need("sqlite_vec", "sqlite").loadable_path())
+            connection.enable_load_extension(False)
+            return connection
+        except self._driver.Error as error:
+            raise self._refusal(error) from error
+
+    def _reopen_after_fork(self) -> None:
+        """Open the file again in a forked process, which must not use its parent's connection."""
+        if self._process != os.getpid() and self._connection is not None:
+            if self.path == ":memory:":
+                raise StoreError("a database in memory cannot be used by a forked process")
+            self._of_parents.append(self._connection)
+            self._connection, self._process = self._connect(), os.getpid()
+
+    def _refusal(self, error: Any) -> StoreError:
+        """Return the error to raise for a failed statement."""
+        code = getattr(error, "sqlite_errorcode", getattr(error, "result", None)) or 0
+        kind, text = code & 0xFF, one_line(error)
+        if kind in _LOCKED:
+            return StoreError(
+                f"{self.path} was locked by another connection for {self._timeout:g} seconds; "
+                "repeat the call, or open the store with a longer timeout"
+            )
+        if kind == _FULL:
+            return StoreError(
+                f"the disk of {self.path} is full, and nothing of this transaction was stored; "
+                f"free some space and repeat the call ({text})"
+            )
+        meaning = {
+            _READ_ONLY: "cannot be written to",
+            _DAMAGED: "is damaged; restore a copy, or save what is left with sqlite3's .recover",
+            _NOT_OPENED: "cannot be opened",
+            _NO_DATABASE: "is not an SQLite database; give another path",
+        }.get(kind)
+        return StoreError(
+            f"SQLite: {text}" if meaning is None else f"{self.path} {meaning} ({text})"
+        )
