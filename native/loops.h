@@ -90,6 +90,9 @@ constexpr int64_t PANEL = 2 * FLOATS;  // columns per panel of a product
   LOOP(int64_t, look_up,                                                                                               \
        (const Codes&, const Tables&, const Flips&, int64_t radius, const Queries&, const int64_t* after,               \
         int64_t first, Hits&))                                                                                         \
+  LOOP(void, nearest_weighted,                                                                                         \
+       (const Codes&, const float* projections, int64_t n, int64_t n_bits, int64_t k, const float* bounds,             \
+        float* distances, int64_t* rows, int64_t* sizes))                                                              \
   LOOP(void, weighted_distances,                                                                                       \
        (const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words, int64_t n_bits,        \
         float* out))                                                                                                   \

@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -160,6 +161,20 @@ std::tuple<int64_t, int64_t> look_up(In<uint64_t, 1> blocks, Kept kept, In<int64
   const int64_t next =
       loops->look_up(codes, tables, flips, radius, queries_of(queries, n_words), after.data(), first, hits);
   return {next, hits.size};
+}
+
+void nearest_weighted(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t start, int64_t stop,
+                      In<float, 2> projections, In<float, 1> bounds, Out<float, 2> distances, Out<int64_t, 2> rows,
+                      Out<int64_t, 1> sizes) {
+  const int64_t n = size(projections), n_bits = size(projections, 1), k = size(rows, 1);
+  const Codes codes = codes_of(blocks, (n_bits + 63) / 64, n_rows, kept, start, stop);
+  for (int64_t i = 0; i < n * n_bits; ++i) require(std::isfinite(projections.data()[i]), "projections must be finite");
+  require_size(bounds, n, "bounds must have one entry per query");
+  for (int64_t q = 0; q < n; ++q) require(bounds.data()[q] >= 0, "bounds must be at least 0");
+  require(size(distances) == n && size(rows) == n && size(sizes) == n && size(distances, 1) == k && k >= 1,
+          "distances, rows and sizes must have shapes (n, k), (n, k) and (n,), with k at least 1");
+  loops->nearest_weighted(codes, projections.data(), n, n_bits, k, bounds.data(), distances.data(), rows.data(),
+                          sizes.data());
 }
 
 void weighted_distances(In<uint64_t, 3> words, In<float, 2> projections, Out<float, 2> out) {
@@ -422,6 +437,7 @@ NB_MODULE(_core, m) {
   BIND(substring_values);
   BIND(build_table);
   BIND(look_up);
+  BIND(nearest_weighted);
   BIND(weighted_distances);
   BIND(decide);
   BIND(multiply);

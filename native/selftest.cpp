@@ -133,6 +133,34 @@ bool is_close(const std::vector<float>& a, const std::vector<double>& b, double 
   return ok;
 }
 
+void check_float_queries(int64_t n, int64_t n_words) {
+  const int64_t n_queries = 5, k = 9, n_bits = 64 * n_words - 3;
+  const Words words = random_words(n, n_words), blocks = to_blocks(words, n, n_words);
+  const std::vector<float> projections = random_floats(n_queries * n_bits), bounds(n_queries, INFINITY);
+  std::vector<float> distances(n_queries * k);
+  std::vector<int64_t> rows(n_queries * k), sizes(n_queries);
+  LEVEL::loops.nearest_weighted({blocks.data(), n_words, nullptr, 0, n}, projections.data(), n_queries, n_bits, k,
+                                bounds.data(), distances.data(), rows.data(), sizes.data());
+  bool ok = true;
+  for (int64_t q = 0; q < n_queries; ++q) {
+    std::vector<std::pair<float, int64_t>> expected;
+    for (int64_t row = 0; row < n; ++row) {
+      double sum = 0;
+      for (int64_t i = 0; i < n_bits; ++i) {
+        const bool bit = words[row * n_words + i / 64] >> (i % 64 ^ 7) & 1;  // most significant bit of a byte first
+        const float value = projections[q * n_bits + i];
+        if (bit != (value > 0)) sum += std::fabs(value);
+      }
+      expected.push_back({float(sum), row});
+    }
+    std::sort(expected.begin(), expected.end());
+    ok &= sizes[q] == std::min(k, n);
+    for (int64_t i = 0; i < sizes[q] && ok; ++i)
+      ok &= distances[q * k + i] == expected[i].first && rows[q * k + i] == expected[i].second;
+  }
+  check(ok, "nearest_weighted", n, n_words);
+}
+
 void check_encoding(int64_t n, int64_t depth) {
   const int64_t n_panels = 3, width = n_panels * PANEL;
   const auto a = random_floats(n * depth), panels = random_floats(width * depth), terms = random_floats(n + width);
@@ -193,6 +221,8 @@ void check_gram(int64_t n, int64_t width) {
 int main() {
   for (const int64_t n : {0, 1, 7, 8, 255, 256, 257, 511, 513})
     for (const int64_t n_words : {1, 2, 3, 4, 8, 16, 64}) check_search(n, n_words);
+  for (const int64_t n : {0, 1, 7, 8, 255, 257, 513})
+    for (const int64_t n_words : {1, 2, 3, 8, 64}) check_float_queries(n, n_words);
   for (const int64_t n : {0, 1, 5, 6, 7, 13})
     for (const int64_t depth : {1, 8, 255, 257}) check_encoding(n, depth);
   for (const int64_t n : {0, 1, 127, 128, 1025})

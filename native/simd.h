@@ -97,6 +97,44 @@ INLINE unsigned lanes_with(Plane plane, int bit) {
 #endif
 }
 
+// ---- bytes --------------------------------------------------------------------------------------
+
+typedef uint8_t Bytes __attribute__((vector_size(8 * LANES)));
+typedef uint16_t Shorts __attribute__((vector_size(8 * LANES)));
+
+// 16 bytes, repeated to fill a vector.
+INLINE Bytes repeat_16(const uint8_t* bytes) {
+#if defined(__AVX512F__)
+  // The version without a mask makes GCC 12 warn of an uninitialised value.
+  return (Bytes)_mm512_maskz_broadcast_i32x4(0xFFFF, _mm_loadu_si128((const __m128i*)bytes));
+#elif defined(__AVX2__)
+  return (Bytes)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)bytes));
+#else
+  Bytes out;
+  for (int i = 0; i < 8 * LANES; i += 16) std::memcpy((uint8_t*)&out + i, bytes, 16);
+  return out;
+#endif
+}
+
+// table[indexes[i]] for each byte i. The table repeats the same 16 bytes, and all indexes are below 16.
+INLINE Bytes shuffle(Bytes table, Bytes indexes) {
+#if defined(__AVX512F__)
+  return (Bytes)_mm512_shuffle_epi8((__m512i)table, (__m512i)indexes);
+#elif defined(__AVX2__)
+  return (Bytes)_mm256_shuffle_epi8((__m256i)table, (__m256i)indexes);
+#elif defined(__ARM_NEON)
+  Bytes out;
+  const uint8x16_t bytes = vld1q_u8((const uint8_t*)&table);
+  for (int i = 0; i < 8 * LANES; i += 16)
+    vst1q_u8((uint8_t*)&out + i, vqtbl1q_u8(bytes, vld1q_u8((const uint8_t*)&indexes + i)));
+  return out;
+#else
+  Bytes out;
+  for (int i = 0; i < 8 * LANES; ++i) out[i] = table[indexes[i]];
+  return out;
+#endif
+}
+
 // ---- floats -------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)

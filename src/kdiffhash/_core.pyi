@@ -98,6 +98,19 @@ def look_up(
     distances: I32,
     /,
 ) -> tuple[int, int]: ...
+def nearest_weighted(
+    blocks: U64,
+    n_rows: int,
+    kept: U8 | None,
+    start: int,
+    stop: int,
+    projections: F32,
+    bounds: F32,
+    distances: F32,
+    rows: I64,
+    sizes: I64,
+    /,
+) -> None: ...
 def weighted_distances(words: U64, projections: F32, out: F32, /) -> None: ...
 def decide(
     a: U32,

@@ -148,6 +148,12 @@ def valid_calls() -> dict[str, list[Argument]]:
             _out(np.full(20, 7, np.uint32), flexible=True),  # the blocks hold 17 to 24 rows
         ],
         "look_up": look_up,
+        "nearest_weighted": [
+            *(_of(blocks), _of(20), _of(kept, optional=True), _of(8), _of(20)),
+            *(_of(floats(5, 100), flexible=True), _of(np.full(5, np.inf, np.float32))),
+            *(_out(np.zeros((5, 3), np.float32)), _out(np.zeros((5, 3), np.int64))),
+            _out(np.zeros(5, np.int64)),
+        ],
         "weighted_distances": [
             *(_of(words.reshape(4, 5, 2), flexible=True), _of(floats(4, 100), flexible=True)),
             _out(np.zeros((4, 5), np.float32)),

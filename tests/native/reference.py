@@ -37,10 +37,23 @@ def distances_of(queries, words):
     return ones.sum(axis=-1, dtype=np.int64)
 
 
+def weighted_distances_of(projections, words):
+    """Return the sums of |projection| over the bits of all codes that differ from its sign.
+
+    Sums are in double precision, from the first bit to the last, and rounded to float32.
+    """
+    bits = np.unpackbits(words.view(np.uint8), axis=1)[:, : projections.shape[1]]
+    result = np.empty((len(projections), len(words)), np.float32)
+    for q, row in enumerate(projections):
+        weights = np.where(bits != (row > 0), np.abs(row), 0).astype(np.float64)
+        result[q] = np.cumsum(weights, axis=1)[:, -1]
+    return result
+
+
 def nearest(distances, kept, bounds, k):
     """Return, per query, (distance, row) of the k nearest kept rows below its bound."""
     return [
-        sorted((int(d), i) for i, d in enumerate(row) if kept[i] and d < bound)[:k]
+        sorted((d, i) for i, d in enumerate(row.tolist()) if kept[i] and d < bound)[:k]
         for row, bound in zip(distances, bounds)
     ]
 

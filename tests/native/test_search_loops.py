@@ -330,21 +330,6 @@ def test_look_up_returns_the_query_whose_hits_exceed_the_buffers():
 # -- comparing codes one by one -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_bits", BITS)
-def test_weighted_distances_sum_the_projections_of_differing_bits(n_bits):
-    rng = np.random.default_rng(n_bits)
-    for n, m in ((0, 3), (3, 0), (1, 1), (7, 9)):
-        bits = rng.integers(0, 2, (n, m, n_bits), dtype=np.uint8)
-        packed = np.zeros((n, m, -(-n_bits // 64) * 8), np.uint8)
-        packed[..., : -(-n_bits // 8)] = np.packbits(bits, axis=2)
-        projections = rng.normal(size=(n, n_bits)).astype(np.float32)
-        out = np.full((n, m), -7, np.float32)
-        _core.weighted_distances(packed.view(np.uint64), projections, out)
-        differ = bits != (projections > 0)[:, None]
-        expected = (differ * np.abs(projections)[:, None].astype(float)).sum(axis=2)
-        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("n", ROWS)
 def test_decide_stops_at_the_first_word_that_accepts_or_rejects(n):
     rng = np.random.default_rng(n)

@@ -42,3 +42,13 @@ def duplicates(codes, ids, radius):
         (int(min(ids[i], ids[j])), int(max(ids[i], ids[j])), int(distances[i, j]))
         for i, j in zip(a, b)
     )
+
+
+def weighted_distances_of(projections, codes):
+    """Return sums of |projection| over differing bits, in float64 from first to last."""
+    bits = np.unpackbits(codes, axis=1, count=projections.shape[1]).astype(bool)
+    sums = []
+    for row in projections.astype(np.float32):
+        weights = np.where(bits != (row > 0), np.abs(row), 0).astype(np.float64)
+        sums.append(np.cumsum(weights, axis=1)[:, -1])
+    return np.array(sums).reshape(len(projections), len(codes)).astype(np.float32)

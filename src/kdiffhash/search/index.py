@@ -16,7 +16,8 @@ from . import checks, lookup_tables, scan
 from .groups import Groups, Method, find_groups
 from .index_file import IndexFile, write_file
 from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
-from .rerank import check_rerank, rerank
+from .rerank import Distances, check_factor, check_projections, rerank_by
+from .rerank import rerank as rerank_by_projections
 from .segment import (
     Ids,
     Removals,
@@ -403,11 +404,13 @@ class HammingIndex:
 
     def search(
         self,
-        queries: ArrayLike,
+        queries: ArrayLike | None = None,
         k: int = 10,
         *,
+        queries_float: ArrayLike | None = None,
         allowed: ArrayLike | None = None,
         rerank_projections: ArrayLike | None = None,
+        rerank: Distances | None = None,
         rerank_factor: int = 10,
         n_jobs: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -415,42 +418,89 @@ class HammingIndex:
 
         Parameters
         ----------
-        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
-            Several codes, or a single one.
+        queries : uint8 array of shape (n, n_bytes) or (n_bytes,), or None, default=None
+            Several codes, or a single one. Give either `queries` or `queries_float`.
         k : int, default=10
             Number of neighbours.
+        queries_float : float array of shape (n, n_bits) or (n_bits,), or None, default=None
+            Float queries: projections from `BaseHasher.project`. All codes are compared with the
+            signs of the projections, and each differing bit is weighted by the absolute value of
+            the query's projection.
         allowed : int or bool array or None, default=None
             Ids to which the search is restricted, or a boolean mask over `ids`.
         rerank_projections : float array of shape (n, n_bits) or None, default=None
             Projections of the queries, from `BaseHasher.project`. The ``rerank_factor * k``
-            nearest codes are re-ranked: each differing bit is weighted by the absolute value of
-            the query's projection.
+            nearest codes by Hamming distance are re-ranked by the distance of `queries_float`.
+        rerank : callable or None, default=None
+            Function of a query's index and of candidate ids, an int64 array, that returns one
+            distance for each id. The ``rerank_factor * k`` nearest codes are re-ranked by it.
         rerank_factor : int, default=10
             Number of candidates to re-rank, as a multiple of k.
         n_jobs : int or None, default=None
-            Number of threads; None uses all cores available to this process.
+            Number of threads; None uses all cores available to this process. `rerank` is called
+            on the calling thread.
 
         Returns
         -------
-        distances : array of shape (n, m), or (m,) for one code
-            int32 Hamming distances, ascending; after re-ranking, float32 sums of absolute
-            projections. m is the smaller of k and the number of codes searched.
+        distances : array of shape (n, m), or (m,) for one query
+            int32 Hamming distances, ascending; for float queries and after re-ranking by
+            projections, float32 sums of absolute projections; with `rerank`, its float64
+            distances. m is the smaller of k and the number of codes searched.
         ids : int64 array of the same shape
             Ids of these codes; at equal distance the lower id comes first.
+
+        Notes
+        -----
+        The distance of a float query is summed in float64, from the first bit to the last, and
+        rounded to float32. It does not depend on the number of threads, the batch size or the
+        instruction set.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> index = HammingIndex(np.array([[0b11110000], [0b11111111], [0b01110000]], np.uint8))
+        >>> projections = [-0.5, 2, 1, 3, -1, -0.25, -0.25, -2]
+        >>> index.search(queries_float=projections, k=3)
+        (array([0. , 0.5, 4. ], dtype=float32), array([2, 0, 1]))
+        >>> originals = np.array([[0.0], [1.0], [2.0]])
+        >>> code = index.get(0)
+        >>> index.search(code, k=2, rerank=lambda query, ids: np.abs(originals[ids, 0] - 1.75))
+        (array([0.25, 0.75]), array([2, 1]))
         """
-        codes, single = checks.check_queries(queries, self.n_bits)
-        k = checks.check_k(k)
+        found: tuple[NDArray[Any], NDArray[np.int64]]
+        query_set: scan.QuerySet
+        if (queries is None) == (queries_float is None):
+            raise ValueError("pass either queries (codes) or queries_float (projections)")
+        if rerank_projections is not None and (queries_float is not None or rerank is not None):
+            raise ValueError(
+                "rerank_projections cannot be used with queries_float, whose results are already "
+                "in this order, or with rerank"
+            )
+        if queries_float is not None:
+            shape = (None, self.n_bits)
+            projections, single = check_projections(queries_float, shape, "queries_float")
+            query_set = scan.FloatQueries(projections)
+        elif queries is not None:
+            codes, single = checks.check_queries(queries, self.n_bits)
+            query_set = scan.CodeQueries(as_words(codes))
+        k, factor = checks.check_k(k), check_factor(rerank_factor)
+        if rerank_projections is not None:
+            own_shape = (len(query_set), self.n_bits)
+            projections, _ = check_projections(rerank_projections, own_shape, "rerank_projections")
         segments = self._segments if allowed is None else self._restricted(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
-        found: tuple[NDArray[Any], NDArray[np.int64]]
-        if rerank_projections is None:
-            found = scan.nearest(segments, as_words(codes), min(k, n_codes), n_jobs)
+        m = min(k, n_codes)
+        if rerank is not None:
+            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
+            found = rerank_by(rerank, ids, m)
+        elif rerank_projections is not None:
+            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
+            found = rerank_by_projections(segments, projections, ids, m, n_jobs)
         else:
-            shape = (len(codes), self.n_bits)
-            projections = check_rerank(rerank_projections, rerank_factor, shape)
-            n_candidates = min(k * int(rerank_factor), n_codes)
-            _, ids = scan.nearest(segments, as_words(codes), n_candidates, n_jobs)
-            found = rerank(segments, projections, ids, min(k, n_codes), n_jobs)
+            found = scan.nearest(segments, query_set, m, n_jobs)
+            if queries_float is not None:
+                found = found[0].view(np.float32), found[1]
         return (found[0][0], found[1][0]) if single else found
 
     def search_radius(

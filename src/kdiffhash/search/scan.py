@@ -5,6 +5,10 @@ The compiled core has two kernels: `lanes` compares whole codes and is faster fo
 
 Only kept rows are searched: rows that have not been removed and, in a search among allowed ids, are
 allowed.
+
+Float queries are searched by a loop of their own (`FloatQueries`). Their distances are never
+negative, so they have the same order as their bits read as integers. The results of all queries are
+compared and merged as int32.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +30,10 @@ _STATE_BYTES = 2**26  # memory per thread for the intermediate results of a batc
 _INTERRUPT_NS = 2e9  # estimated work between two chances to handle Ctrl-C
 _THREAD_NS = 400_000  # estimated work that justifies waking another thread
 _RANGE_QUERIES = 4096  # queries per batch of a range search
+_FLOAT_QUERIES = 256  # float queries per batch, so that their tables stay in the cache
 _RESULT_BUFFER = 2**20  # results of a range search that a thread buffers at a time
 # Estimated nanoseconds to compare a 64-bit word of a code with a query.
-_SLICES_NS, _LANES_NS = 0.1, 0.4
+_SLICES_NS, _LANES_NS, _FLOAT_NS = 0.1, 0.4, 0.3
 # Number of queries from which `slices` is faster, by instruction set and number of words of a code.
 # It was measured once; no benchmark compares the two kernels.
 _CROSSOVER = {
@@ -49,35 +55,147 @@ class RowRange:
     start: int
     stop: int
 
+    @property
+    def arguments(self) -> tuple[Words, int, NDArray[np.uint8] | None, int, int]:
+        """The rows as arguments of the core."""
+        return self.segment.flat, self.segment.n_rows, self.segment.kept, self.start, self.stop
+
+
+class QuerySet(Protocol):
+    """Queries, and the loop of the core that compares them with codes."""
+
+    @property
+    def n_words(self) -> int:
+        """Number of 64-bit words of the codes that they are compared with."""
+
+    @property
+    def ns(self) -> float:
+        """Estimated nanoseconds to compare a query with a word of a code."""
+
+    @property
+    def min_batch(self) -> int:
+        """Number of queries below which a batch should not be split between threads."""
+
+    @property
+    def max_bound(self) -> int:
+        """Bound that all distances are below."""
+
+    def max_batch(self, k: int) -> int:
+        """Return the number of queries whose intermediate results fit into memory."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, start: int, stop: int) -> Self:
+        """Return some of the queries."""
+
+    def search(self, rows: RowRange, bounds: Ids, k: int) -> tuple[Distances, Ids, Ids]:
+        """Return distances and rows of the k nearest rows below the bounds, and their number."""
+
+
+@dataclass(frozen=True)
+class CodeQueries:
+    """Queries that are codes, compared by Hamming distance; `words` has shape (n, n_words)."""
+
+    words: Words
+
+    @property
+    def n_words(self) -> int:
+        return int(self.words.shape[1])
+
+    @property
+    def ns(self) -> float:
+        return _SLICES_NS if use_slices(self.n_words, len(self)) else _LANES_NS
+
+    @property
+    def min_batch(self) -> int:
+        return _crossover(self.n_words)
+
+    @property
+    def max_bound(self) -> int:
+        return 64 * self.n_words + 1
+
+    def max_batch(self, k: int) -> int:
+        # Bytes per query while the core runs: 2k + 64 hits, k results of this segment and k of those
+        # before, a histogram of distances, the query in two forms, and four numbers.
+        width = self.n_words
+        state = 16 * (2 * k + 64) + 2 * 12 * k + 4 * (64 * width + 2) + (32 + 8) * width + 32
+        return _STATE_BYTES // state
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def batch(self, start: int, stop: int) -> CodeQueries:
+        return CodeQueries(self.words[start:stop])
+
+    def search(self, rows: RowRange, bounds: Ids, k: int) -> Nearest:
+        found = (np.zeros((len(self), k), np.int32), *_room(len(self), k))
+        slices = use_slices(self.n_words, len(self))
+        _core.nearest(*rows.arguments, self.words, slices, bounds, *found)
+        return found
+
+
+@dataclass(frozen=True)
+class FloatQueries:
+    """Float queries: projections of shape (n, n_bits), compared by weighted distance."""
+
+    projections: NDArray[np.float32]
+
+    ns = _FLOAT_NS
+    min_batch = 8
+    max_bound = int(np.float32(np.inf).view(np.int32))
+
+    @property
+    def n_words(self) -> int:
+        return -(-int(self.projections.shape[1]) // 64)
+
+    def max_batch(self, k: int) -> int:
+        # Bytes per query: k hits and results, tables of 256 bytes and weights of 256 bytes a word.
+        return min(_FLOAT_QUERIES, _STATE_BYTES // (28 * k + 520 * self.n_words))
+
+    def __len__(self) -> int:
+        return len(self.projections)
+
+    def batch(self, start: int, stop: int) -> FloatQueries:
+        return FloatQueries(self.projections[start:stop])
+
+    def search(self, rows: RowRange, bounds: Ids, k: int) -> Nearest:
+        distances, others = np.zeros((len(self), k), np.float32), _room(len(self), k)
+        limits = bounds.astype(np.int32).view(np.float32)
+        _core.nearest_weighted(*rows.arguments, self.projections, limits, distances, *others)
+        return (distances.view(np.int32), *others)
+
+
+def _room(n: int, k: int) -> tuple[Ids, Ids]:
+    """Return arrays for rows and sizes."""
+    return np.zeros((n, k), np.int64), np.empty(n, np.int64)
+
 
 def nearest(
-    segments: list[Segment], queries: Words, k: int, n_jobs: int | None
+    segments: list[Segment], queries: QuerySet, k: int, n_jobs: int | None
 ) -> tuple[Distances, Ids]:
     """Return distances and ids of the k nearest kept rows, ordered by distance, then id.
 
     There must be at least k kept rows.
     """
-    n, width = queries.shape
+    n, width = len(queries), queries.n_words
     distances, ids = np.empty((n, k), np.int32), np.empty((n, k), np.int64)
     if not n or not k:
         return distances, ids
-    # Bytes per query while the core runs: 2k + 64 hits, k results of this segment and k of those
-    # before, a histogram of distances, the query in two forms, and four numbers.
-    state = 16 * (2 * k + 64) + 2 * 12 * k + 4 * (64 * width + 2) + (32 + 8) * width + 32
     n_rows = sum(segment.n_rows for segment in segments)
     max_queries_per_pass = max(256, int(_INTERRUPT_NS / (_SLICES_NS * n_rows * width)))
-    batch_size = max(1, min(n, _STATE_BYTES // state, max_queries_per_pass))
+    batch_size = max(1, min(n, queries.max_batch(k), max_queries_per_pass))
     ranges = [RowRange(segment, 0, segment.n_rows) for segment in segments]
-    workers = n_useful_threads(n_rows, width, n, n_jobs)
+    workers = _n_workers(n_rows * width * n * queries.ns, n_jobs)
     shares = _split(ranges, workers)
     if len(shares) < workers:  # too few rows to split: split the queries instead
         shares = [ranges]
-        batch_size = min(batch_size, max(_crossover(width), -(-n // workers)))
+        batch_size = min(batch_size, max(queries.min_batch, -(-n // workers)))
 
     results: dict[tuple[int, int], Nearest] = {}
 
     def search(start: int, share: int) -> None:
-        results[start, share] = _nearest_in(shares[share], queries[start : start + batch_size], k)
+        batch = queries.batch(start, start + batch_size)
+        results[start, share] = _nearest_in(shares[share], batch, k)
 
     def search_batches(starts: range) -> None:
         run_concurrently(
@@ -95,24 +213,19 @@ def nearest(
     return distances, ids
 
 
-def _nearest_in(ranges: list[RowRange], queries: Words, k: int) -> Nearest:
+def _nearest_in(ranges: list[RowRange], queries: QuerySet, k: int) -> Nearest:
     """Return at most k nearest rows per query in these ranges, and their number."""
-    n, width = queries.shape
-    slices = use_slices(width, n)
     best: Nearest | None = None
     for row_range in ranges:
-        bounds = np.full(n, 64 * width + 1, np.int64)  # only rows below the bound matter
+        # Only rows below the bound matter.
+        bounds = np.full(len(queries), queries.max_bound, np.int64)
         if best is not None:
             # Ids are not ordered across segments: a later row at the k-th distance may still win,
             # so include that distance.
             full = best[2] == k
             bounds[full] = best[0][full, -1] + 1
-        distances, rows = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
-        sizes = np.empty(n, np.int64)
-        segment = row_range.segment
-        codes = (segment.flat, segment.n_rows, segment.kept, row_range.start, row_range.stop)
-        _core.nearest(*codes, queries, slices, bounds, distances, rows, sizes)
-        new = (distances, segment.ids_of(rows), sizes)
+        distances, rows, sizes = queries.search(row_range, bounds, k)
+        new = (distances, row_range.segment.ids_of(rows), sizes)
         best = new if best is None else _merge(best, new)
     if best is None:
         raise ValueError("there are no rows to search")
@@ -190,8 +303,12 @@ class _RangeScan:
 def n_useful_threads(n_rows: int, width: int, n_queries: int, n_jobs: int | None) -> int:
     """Return how many threads are worth using to compare rows of `width` words with queries."""
     per_word = _SLICES_NS if use_slices(width, n_queries) else _LANES_NS
-    work = n_rows * width * n_queries * per_word
-    return max(1, min(n_threads(n_jobs), int(work / _THREAD_NS)))
+    return _n_workers(n_rows * width * n_queries * per_word, n_jobs)
+
+
+def _n_workers(ns: float, n_jobs: int | None) -> int:
+    """Return how many threads are worth using for work of this many nanoseconds."""
+    return max(1, min(n_threads(n_jobs), int(ns / _THREAD_NS)))
 
 
 def _split(ranges: list[RowRange], n_shares: int) -> list[list[RowRange]]:
