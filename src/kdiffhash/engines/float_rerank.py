@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._core import weighted_distances
 from ..codes import Codes, as_words
-from ..search.rerank import check_rerank
+from ..search.rerank import check_factor, check_projections
 from ..search.segment import Ids
 
 METRICS = ("cosine", "euclidean", "inner_product")
@@ -49,8 +49,8 @@ def check_reranking(
     if projections is not None and vectors is not None:
         raise ValueError("pass rerank_projections or rerank_vectors, not both")
     if projections is not None:
-        checked = check_rerank(projections, factor, (n_queries, n_bits))
-        return Reranking(int(factor), checked, None, "", metric)
+        checked, _ = check_projections(projections, (n_queries, n_bits), "rerank_projections")
+        return Reranking(check_factor(factor), checked, None, "", metric)
     if metric not in METRICS:
         raise ValueError(f"rerank_metric must be one of {', '.join(METRICS)}, got {metric!r}")
     array = np.atleast_2d(np.asarray(vectors, np.float32))
@@ -61,9 +61,7 @@ def check_reranking(
         )
     if not np.isfinite(array).all():
         raise ValueError("rerank_vectors must be finite, but contain NaN or infinity")
-    if not isinstance(factor, int | np.integer) or factor < 1:
-        raise ValueError(f"rerank_factor must be an integer of at least 1, got {factor!r}")
-    return Reranking(int(factor), None, array, str(column), metric)
+    return Reranking(check_factor(factor), None, array, str(column), metric)
 
 
 def rerank_by_projections(

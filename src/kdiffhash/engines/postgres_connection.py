@@ -29,6 +29,7 @@ class _Transaction(Generic[T]):
     writes: bool
     number: str | None = None
     process: int | None = None
+    is_complete: bool = False  # before that, it cannot have been committed
     result: T | None = None
 
 
@@ -96,6 +97,7 @@ class Connection:
             else:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             transaction.result = result = transaction.work(cursor)
+            transaction.is_complete = True
         return result
 
     # -- connecting -----------------------------------------------------------------------------
@@ -123,7 +125,12 @@ class Connection:
                 self._connection = self._connect()
                 status = self._status(transaction)
                 if status != "in progress":
-                    return status == "committed"
+                    # A server that crashed early has given the number to another transaction.
+                    return (
+                        status == "committed"
+                        and transaction is not None
+                        and transaction.is_complete
+                    )
                 reason = "the interrupted transaction has not ended"
             except (ConnectionError, self._psycopg.Error) as error:
                 reason = one_line(error)
@@ -131,7 +138,7 @@ class Connection:
                 self._connection.close()
                 unknown = (
                     ""
-                    if transaction is None or transaction.number is None
+                    if transaction is None or not transaction.is_complete
                     else ("; the last transaction may or may not have been committed")
                 )
                 raise ConnectionError(

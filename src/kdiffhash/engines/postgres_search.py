@@ -83,7 +83,7 @@ def _count(table: Table, cursor: Any, k: int) -> int:
 
 
 def _check_vectors(table: Table, cursor: Any, column: str, width: int) -> None:
-    """Raise unless the table has a column of vectors, of this number of dimensions if it has one."""
+    """Raise unless the table has such a column of vectors; not all state their width."""
     query = (
         "SELECT typname, atttypmod FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid "
         "WHERE attrelid = %s::regclass AND attname = %s AND attnum > 0 AND NOT attisdropped"

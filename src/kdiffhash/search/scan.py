@@ -115,8 +115,8 @@ class CodeQueries:
         return 64 * self.n_words + 1
 
     def max_batch(self, k: int) -> int:
-        # Bytes per query while the core runs: 2k + 64 hits, k results of this segment and k of those
-        # before, a histogram of distances, the query in two forms, and four numbers.
+        # Bytes per query while the core runs: 2k + 64 hits, k results of this segment and k of
+        # those before, a histogram of distances, the query in two forms, and four numbers.
         width = self.n_words
         state = 16 * (2 * k + 64) + 2 * 12 * k + 4 * (64 * width + 2) + (32 + 8) * width + 32
         return _STATE_BYTES // state
