@@ -248,7 +248,8 @@ def weighted(query, code, projections):
 @pytest.mark.parametrize("ef_search", [None, 200])
 def test_re_ranking_by_projections_equals_plain_numpy(store, ef_search):
     codes, ids = codes_of(300, 40), np.random.default_rng(1).permutation(900)[:300] - 50
-    queries, projections = codes_of(12, 40, seed=2), np.random.default_rng(3).normal(size=(12, 40))
+    projections = np.random.default_rng(3).normal(size=(12, 40))
+    queries = np.packbits(projections > 0, axis=1)
     store.create(40).add(codes, ids)
     store.build_index()
     options = {"rerank_projections": projections, "rerank_factor": 6}

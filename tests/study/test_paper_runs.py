@@ -96,7 +96,7 @@ def test_the_papers_four_cases_run_on_fetched_archives(server, tmp_path, monkeyp
     (claim,) = (c for c in results.extras["claims"] if c.claim.startswith("Training on nature"))
     where = [one.where for one in claim.paper["0.1 %"].comparisons]
     assert len(where) == 2  # both lengths
-    assert all("halfdome" in text and "against trevi" in text for text in where)
+    assert all("halfdome" in text and "against training on trevi" in text for text in where)
     assert "--paper published" in (tmp_path / "out" / "index.html").read_text()
 
 
