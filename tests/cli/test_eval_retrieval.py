@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 import kdiffhash
+from kdiffhash.cli.eval_command import _warn
 
 MEASURES = ("recall_at_1", "recall_at_10", "recall_at_100", "ndcg_at_10", "mrr")
 
@@ -146,13 +147,17 @@ def test_the_share_of_the_floats_quality_is_plotted(trained, tmp_path, suffix, c
     assert plot.read_bytes().startswith({".svg": b"<?xml", ".png": b"\x89PNG"}[suffix])
 
 
-def test_rows_of_another_domain_give_a_warning(trained, tmp_path, command, capfd):
+def test_rows_of_another_domain_give_a_warning(trained, tmp_path, command, capsys):
     folder, _, queries, *_ = trained
     np.save(tmp_path / "far.npy", queries + 3)
     files = (folder / "model", folder / "queries.npy", "--queries", tmp_path / "far.npy")
     result = command("eval", *files, "--retrieval", "--resamples", 0, "--json")
     is_far = {name: shift["is_far"] for name, shift in result["domain_shift"].items()}
     assert is_far == {"queries": True, "documents": False}
+    _warn(result)
+    assert capsys.readouterr().err.startswith("warning: the queries are far from the rows")
+    _warn({**result, "domain_shift": {}})
+    assert capsys.readouterr().err == ""
     np.savez(tmp_path / "far.npz", X=queries + 3, y=np.repeat(np.arange(150), 2))
     result = command("eval", folder / "model", tmp_path / "far.npz", "--json")
     assert result["domain_shift"]["rows"]["is_far"]
