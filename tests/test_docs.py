@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +51,47 @@ def test_examples_run(example, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("hidden", ["", "tokenizers"], ids=["MiniLM", "without MiniLM"])
+def test_text_search_finds_what_its_floats_find(tmp_path, hidden):
+    """On texts of few words, which are embedded as the (scaled, rounded) counts of their words."""
+    folder = tmp_path / "debian"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(384)]
+    chosen = [rng.choice(384, 4, replace=False) for _ in range(600)]
+    stored = np.zeros((600, 384), np.int8)
+    for row, numbers in enumerate(chosen):
+        stored[row, numbers] = 60
+    np.save(folder / "short.npy", stored + rng.integers(-4, 5, size=stored.shape, dtype=np.int8))
+    np.save(folder / "long.npy", stored)
+    texts = [" ".join(words[i] for i in numbers) for numbers in chosen]
+    (folder / "short.txt").write_text("\n".join(texts) + "\n")
+    (folder / "names.txt").write_text("".join(f"package{i}\t{i}\n" for i in range(600)))
+    (folder / "split.txt").write_text("train\n" * 500 + "test\n" * 100)
+    hide = f"import sys, runpy; sys.modules.update(dict.fromkeys({hidden.split()!r})); "
+    run = "sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[2:]; "
+    run += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    example = ROOT / "examples" / "text_search.py"
+    options = [example, "--query", texts[550], "--database", tmp_path / "texts.db", "-k", "3"]
+    for _ in range(2):  # the second time, model and codes are there already
+        done = subprocess.run(
+            [sys.executable, "-c", hide + run, example.parent, *options],
+            env={**os.environ, "KDIFFHASH_EMBEDDINGS": str(tmp_path), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        if hidden:  # the text itself is the query; noise has random sign bits, so they fail
+            lines = [line for line in done.stdout.splitlines() if line.startswith("│")]
+            assert re.findall(r"package\d+", lines[0])[::2] == ["package550"] * 2
+    assert "learned from" not in done.stdout
+    assert sqlite3.connect(tmp_path / "texts.db").execute(
+        "SELECT sum(length(code)) FROM codes"
+    ).fetchone() == (9600,)
 
 
 def test_pages_and_examples_are_found():

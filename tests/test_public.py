@@ -78,7 +78,7 @@ def test_every_extra_is_in_all():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    tools = {"docs", "test", "lint", "dev", "all"}
+    tools = {"docs", "test", "minilm", "lint", "dev", "all"}
     assert {f"kdiffhash[{name}]" for name in extras if name not in tools} <= set(extras["all"])
 
 

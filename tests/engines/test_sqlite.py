@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import sqlite3
+import subprocess
+import sys
 
 import numpy as np
 import oracle
@@ -285,6 +288,91 @@ def test_repeated_import_adds_only_missing_codes(store, monkeypatch):
     with pytest.raises(ValueError, match="id 5 is stored with a different code"):
         store.import_codes(~codes[5:6], [5])
     np.testing.assert_array_equal(store.get(ids), codes)
+
+
+def test_removed_ids_are_remembered_by_the_file_and_forgotten_with_the_table(path, method):
+    with SQLiteStore(path, method=method) as store:
+        store.create(16).add(codes_of(5, 16))
+        store.remove([3, 4])
+    with SQLiteStore(path, "CODES", method=method) as store:  # SQLite ignores the case
+        assert store.add(codes_of(1, 16)).tolist() == [5]
+        store.remove(5)
+        store.drop()
+        assert store.create(16).add(codes_of(1, 16)).tolist() == [0]
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from kdiffhash.engines import sqlite
+sqlite._BATCH = 1000
+store = sqlite.SQLiteStore(sys.argv[1], method=sys.argv[2])
+codes = np.arange(6000, dtype="<u2").view(np.uint8).reshape(-1, 2)
+done = []
+def advance(n):
+    done.append(n)
+    if len(done) == 3:  # the fourth batch is then written, but not committed
+        execute = store._table.connection.execute
+        store._table.connection.execute = (
+            lambda text, *values: os.kill(os.getpid(), 9) if text == "COMMIT"
+            else execute(text, *values)
+        )
+store.import_codes(codes, np.arange(6000), advance=advance)
+"""
+
+
+def test_an_import_that_is_killed_keeps_its_committed_batches_and_can_be_resumed(path, method):
+    with SQLiteStore(path, method=method) as store:
+        store.create(16)
+        command = [sys.executable, "-c", KILLED, str(path), method]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert store.ids.tolist() == list(range(3000))
+        codes = np.arange(6000, dtype="<u2").view(np.uint8).reshape(-1, 2)
+        assert store.import_codes(codes, np.arange(6000)) == (3000, 3000)
+        np.testing.assert_array_equal(store.get(np.arange(6000)), codes)
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_commands_import_search_and_report(path, tmp_path, objects, method, command):
+    X, y = objects
+    hasher = KernelDiffHash(32, n_basis=50, random_state=0).fit(X, y)
+    hasher.save(tmp_path / "model")
+    codes = hasher.transform(X)
+    np.save(tmp_path / "codes.npy", codes)
+    np.save(tmp_path / "queries.npy", codes[:3])
+    options = ("--database", path, "--table", "my codes", "--json")
+    model = ("--model", tmp_path / "model")
+    searching = (tmp_path / "queries.npy", "-k", 4, "--method", method, *options)
+    assert "there is no file" in command("sqlite", "info", *options, fail=True)
+    assert not path.exists()
+    result = command("sqlite", "import", tmp_path / "codes.npy", *model, *options)
+    assert (result["added"], result["already_stored"]) == (600, 0)
+    result = command("sqlite", "import", tmp_path / "codes.npy", *model, *options)
+    assert (result["added"], result["already_stored"]) == (0, 600)
+    hasher.set_params(random_state=1).fit(X, y).save(tmp_path / "other")
+    other = ("--model", tmp_path / "other")
+    message = command("sqlite", "import", tmp_path / "codes.npy", *other, *options, fail=True)
+    assert "another model" in message
+    assert "another model" in command("sqlite", "search", *searching, *other, fail=True)
+    expected = HammingIndex(codes).search(codes[:3], 4)
+    result = command("sqlite", "search", *searching)
+    assert [row["ids"] for row in result["rows"]] == expected[1].tolist()
+    command("sqlite", "search", *searching, "-o", tmp_path / "found.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "found.npz")["distances"], expected[0])
+    info = command("sqlite", "info", *options)
+    assert (info["codes"], info["bits"], info["model"]) == (600, 32, fingerprint_of(tmp_path))
+    np.save(tmp_path / "ids.npy", np.arange(599))
+    ids = ("--ids", tmp_path / "ids.npy")
+    message = command("sqlite", "import", tmp_path / "codes.npy", *ids, *options, fail=True)
+    assert "599 ids" in message
+    (tmp_path / "not.db").write_text("x" * 5000)
+    not_one = ("--database", tmp_path / "not.db")
+    assert "not an SQLite database" in command("sqlite", "info", *not_one, fail=True)
+
+
+def fingerprint_of(folder):
+    return fingerprint(KernelDiffHash.load(folder / "model"))
 
 
 def test_a_pickled_store_opens_the_file_again(store, path, method):

@@ -149,6 +149,23 @@ class ChangingContract(StoreContract):
         assert store.add(codes[:0]).shape == (0,)
         assert len(store) == left.sum() + 1
 
+    def test_removed_ids_are_never_assigned_again(self, store, make, codes, ids):
+        highest = int(ids.max())
+        store.remove([highest])
+        assert store.add(codes[:1]).tolist() == [highest + 1]
+        store.add(codes[:1], [5000])
+        store.remove([highest + 1, 5000])
+        store.remove(store.ids[:3])
+        assert store.add(codes[:2]).tolist() == [5001, 5002]
+        with pytest.raises(KeyError):
+            store.remove([5002, 9000])  # nothing is removed, so no id is used up
+        assert store.add(codes[:1]).tolist() == [5003]
+        store.remove(store.ids)
+        assert store.add(codes[:1]).tolist() == [5004]
+        with make(codes[:2], [-9, -8], N_BITS) as negative:
+            negative.remove([-8])
+            assert negative.add(codes[:1]).tolist() == [0]
+
     @pytest.mark.parametrize(
         ("new", "message"),
         [

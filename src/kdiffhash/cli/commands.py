@@ -10,7 +10,9 @@ from . import model_commands as commands
 from . import pg_commands as pg
 from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
+from . import sqlite_commands as sqlite
 from .duplicates_command import duplicates
+from .eval_command import evaluate
 from .info_command import info
 from .study_command import study
 
@@ -24,7 +26,7 @@ app = typer.Typer(
 )
 app.command("train")(commands.train)
 app.command("encode")(commands.encode)
-app.command("eval")(commands.evaluate)
+app.command("eval")(evaluate)
 app.command("info")(info)
 app.command("export")(commands.export)
 index.app.command("duplicates")(duplicates)
@@ -34,6 +36,7 @@ app.add_typer(photos.app, name="photos")
 app.add_typer(reconstruction.colmap, name="colmap")
 app.add_typer(reconstruction.hloc, name="hloc")
 app.add_typer(pg.app, name="pg")
+app.add_typer(sqlite.app, name="sqlite")
 app.add_typer(data.app, name="data")
 app.command("study")(study)
 

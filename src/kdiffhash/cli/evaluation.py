@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..evaluate.bootstrap import bootstrap
 from ..evaluate.pair_distances import euclidean
 from ..evaluate.roc import RATES, Roc, roc
 from ..hashers import BaseHasher
+from ..hashers.domain import domain_shift
 from ..learn.preprocess import Preprocess
 from .inputs import Data, pairs_of
 
@@ -74,7 +76,15 @@ def evaluate_model(
             else:
                 row[rate_name] = rate(roc(values, similar))
         table.append(row)
-    return {"positives": int(similar.sum()), "negatives": int((~similar).sum()), "rows": table}
+    shift = describe_shift(hasher, rows)
+    result = {"positives": int(similar.sum()), "negatives": int((~similar).sum())}
+    return {**result, "domain_shift": {"rows": shift} if shift else {}, "rows": table}
+
+
+def describe_shift(hasher: BaseHasher, rows: NDArray[Any]) -> dict[str, Any] | None:
+    """Return how far rows are from the training rows of a model; None if that is unknown."""
+    shift = domain_shift(hasher, rows)
+    return None if shift is None else {**asdict(shift), "is_far": shift.is_far}
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:
@@ -99,4 +109,5 @@ def readable(result: dict[str, Any]) -> dict[str, Any]:
         }
         for row in result["rows"]
     ]
-    return {**result, "rows": rows}
+    head = {name: value for name, value in result.items() if name != "domain_shift"}
+    return {**head, "rows": rows}

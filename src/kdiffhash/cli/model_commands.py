@@ -1,4 +1,4 @@
-"""`kdiffhash train`, `encode`, `eval` and `export`."""
+"""`kdiffhash train`, `encode` and `export`."""
 
 from __future__ import annotations
 
@@ -284,66 +284,6 @@ def _encode_to_folder(
                 encode(hasher, rows, out, client=client, advance=advance)
     shards = {"shards": len(rows.files), "already_encoded": len(rows.files) - len(todo)}
     return {"rows": len(rows), "encoded": n_todo, **shards}
-
-
-def evaluate(
-    model: ModelFile,
-    data: DataFile,
-    labels: Labels = None,
-    bits: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--bits", min=1, help="Also evaluate the prefix of this length; may be repeated."
-        ),
-    ] = None,
-    positives: Annotated[int, typer.Option(min=1, help="Positive pairs to draw.")] = 50_000,
-    negatives: Annotated[
-        int,
-        typer.Option(min=1, help="Negative pairs to draw; an FPR of 0.01 % needs a million."),
-    ] = 100_000,
-    drawn: Annotated[
-        bool,
-        typer.Option(
-            "--drawn", help="Draw the positive pairs of a scene instead of using its test list."
-        ),
-    ] = False,
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Bootstrap resamples for the 95 % confidence intervals; 0 for no intervals."
-        ),
-    ] = 200,
-    descriptor: Descriptor = "sift",
-    seed: Seed = 0,
-    jobs: Jobs = None,
-    as_json: Json = False,
-) -> None:
-    """Measure the error rates of a hash on test pairs.
-
-    The Euclidean distance of the original rows is measured on the same pairs for comparison. Use
-    data that the hash was not trained on.
-    """
-    from .. import BaseHasher
-    from .._util.progress import waiting
-    from .evaluation import evaluate_model, readable
-    from .inputs import read_data
-    from .output import show
-
-    hasher = BaseHasher.load(model)
-    hasher.n_jobs = jobs
-    with waiting("measuring"):
-        result = evaluate_model(
-            hasher,
-            read_data(data, labels, descriptor),
-            bits or [],
-            positives,
-            negatives,
-            drawn,
-            resamples,
-            seed,
-        )
-    result = {"model": str(model), "data": str(data), **result}
-    show(result if as_json else readable(result), as_json)
 
 
 def export(

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .code_files import (
-    bits_and_model,
-    check_out,
-    code_chunks,
-    code_count,
-    output_neighbours,
-    refuse_other_model,
-)
 from .options import Json, ModelOfCodes
+from .store_commands import Bits, Codes, Ids, K, Out, Queries, Table, import_into, search_in
 
 app = typer.Typer(
     help="Store codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
 )
-
-_BATCH = 50_000  # codes per transaction
-_QUERIES = 1024  # queries sent at a time
 
 Dsn = Annotated[
     str,
@@ -31,27 +19,15 @@ Dsn = Annotated[
         "--dsn", envvar="KDIFFHASH_PG_DSN", help="Database: postgresql://user@host/database."
     ),
 ]
-Table = Annotated[str, typer.Option("--table", help="Name of the table.")]
 
 
 @app.command("import")
 def import_codes(
-    codes: Annotated[
-        Path,
-        typer.Argument(
-            help="Codes: a file of uint8 rows, or a folder of such files.", metavar="CODES"
-        ),
-    ],
+    codes: Codes,
     dsn: Dsn,
     table: Table = "codes",
-    ids: Annotated[
-        Path | None,
-        typer.Option("--ids", help="A .npy file with the ids of the codes; by default 0, 1, ..."),
-    ] = None,
-    bits: Annotated[
-        int | None,
-        typer.Option("--bits", min=1, help="Length of the codes, if not a multiple of 8."),
-    ] = None,
+    ids: Ids = None,
+    bits: Bits = None,
     model: ModelOfCodes = None,
     as_json: Json = False,
 ) -> None:
@@ -59,45 +35,17 @@ def import_codes(
 
     If the import is interrupted, run the command again to resume it.
     """
-    import numpy as np
-
-    from .._util.files import open_npy
     from ..engines.postgres import PostgresStore
-    from .output import show
 
-    n_bits, made_by = bits_and_model([codes], model, bits)
-    chosen = None if ids is None else open_npy(ids)
-    if chosen is not None and chosen.shape != (code_count(codes),):
-        raise ValueError(
-            f"{ids} holds {chosen.size} ids of shape {chosen.shape} for {code_count(codes)} codes; "
-            "pass one id per code"
-        )
-    start, done, added = time.perf_counter(), 0, 0
-    with PostgresStore(dsn, table) as store:
-        store.create(n_bits, made_by)
-        for batch in code_chunks(codes, _BATCH, "importing"):
-            batch_ids = np.arange(done, done + len(batch))
-            if chosen is not None:
-                batch_ids = np.asarray(chosen[done : done + len(batch)])
-            added += store.import_codes(batch, batch_ids).added
-            done += len(batch)
-    seconds = time.perf_counter() - start
-    result = {"table": table, "added": added, "already_stored": done - added}
-    show({**result, "seconds": round(seconds, 2)}, as_json)
+    import_into(lambda: PostgresStore(dsn, table), table, codes, ids, bits, model, as_json)
 
 
 @app.command()
 def search(
-    queries: Annotated[
-        Path,
-        typer.Argument(
-            help="Codes to search for: a file of uint8 rows, or a folder of such files.",
-            metavar="QUERIES",
-        ),
-    ],
+    queries: Queries,
     dsn: Dsn,
     table: Table = "codes",
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 10,
+    k: K = 10,
     ef_search: Annotated[
         int | None,
         typer.Option(
@@ -106,10 +54,7 @@ def search(
         ),
     ] = None,
     model: ModelOfCodes = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="File for the results, instead of the terminal."),
-    ] = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Find the nearest codes of each query.
@@ -118,13 +63,10 @@ def search(
     """
     from ..engines.postgres import PostgresStore
 
-    check_out(out, queries, model)
-    results: list[tuple[Any, Any]] = []
-    with PostgresStore(dsn, table) as store:
-        refuse_other_model(store, f"the table {table!r}", [queries], model)
-        for batch in code_chunks(queries, _QUERIES, "searching"):
-            results.append(store.search(batch, k, ef_search=ef_search))
-    output_neighbours({"table": table}, results, queries, out, as_json)
+    options = {"ef_search": ef_search}
+    search_in(
+        lambda: PostgresStore(dsn, table), table, queries, k, model, out, as_json, options=options
+    )
 
 
 @app.command()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .._util.files import make_cache_folder
 from .guard import refuse_inputs
+from .matplotlib_folder import matplotlib_folder
 from .options import Json, Seed
 from .output import show
 
@@ -78,7 +74,7 @@ def study(
         **({"methods": methods} if methods else {}),
     }
     refuse_inputs(out, train, test, paper)
-    with _matplotlib_folder():
+    with matplotlib_folder():
         if paper is None:
             results = run_study(out, train_scenes=train or (), test_scenes=test or (), **options)
         elif train or test:
@@ -96,20 +92,6 @@ def study(
         return
     _show_tables(results)
     show(report, False)
-
-
-@contextmanager
-def _matplotlib_folder() -> Iterator[None]:
-    """Let matplotlib write to the cache folder, or to a temporary one, instead of to HOME."""
-    with ExitStack() as stack:
-        if "MPLCONFIGDIR" not in os.environ:
-            try:
-                folder = str(make_cache_folder() / "matplotlib")
-            except OSError:
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-            os.environ["MPLCONFIGDIR"] = folder
-            stack.callback(os.environ.pop, "MPLCONFIGDIR")
-        yield
 
 
 def repeat_options(arguments: list[str]) -> list[str]:

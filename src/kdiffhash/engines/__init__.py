@@ -1,1 +1,1 @@
-"""Adapters to other systems, one module each: Dask, FAISS, ONNX, PostgreSQL."""
+"""Adapters to other systems, one module or folder each."""

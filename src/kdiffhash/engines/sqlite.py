@@ -2,7 +2,8 @@
 
 A table has the columns `id` (INTEGER PRIMARY KEY), `code` (BLOB) and `data` (JSON as TEXT). The
 table `kdiffhash_stores` records the length of the codes and the fingerprint of the model that
-produced them, so that codes of different models are not mixed.
+produced them, so that codes of different models are not mixed, and the highest id that was removed,
+so that it is not assigned again.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ class SQLiteStore:
         ----------
         codes : uint8 array of shape (n, n_bytes)
         ids : int array of shape (n,), default=None
-            None of them may be stored yet. None assigns consecutive ids above the highest one in
-            the table.
+            None of them may be stored yet. None assigns consecutive ids above the highest one that
+            is stored or was removed by `remove`.
         data : sequence of n mappings or None, default=None
             Additional data for each code, stored as JSON. An item may be None.
         model : BaseHasher or str, default=None
@@ -200,9 +201,7 @@ class SQLiteStore:
 
         def work(meta: Meta) -> tuple[Codes, Ids]:
             array = check_new(codes, data, meta, model, self._table.where)
-            highest = self._table.highest_id()
-            next_id = 0 if highest is None else max(highest, -1) + 1
-            chosen = checks.check_new_ids(ids, len(array), next_id)
+            chosen = checks.check_new_ids(ids, len(array), self._table.next_id())
             if ids is not None:
                 checks.refuse_stored(chosen[np.isin(chosen, self._table.stored_ids(chosen))])
             self._table.insert(array, chosen, data)
@@ -324,7 +323,7 @@ class SQLiteStore:
         return Upserted(len(chosen) - len(stored), len(stored))
 
     def remove(self, ids: ArrayLike) -> None:
-        """Remove codes by id, in one transaction.
+        """Remove codes by id, in one transaction; their ids are not assigned again.
 
         Parameters
         ----------

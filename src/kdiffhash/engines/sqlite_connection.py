@@ -36,14 +36,21 @@ class Connection:
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._of_parents: list[Any] = []  # connections that processes must not close for others
-        self._connection = self._connect()
+        self._closed = False
+        # SQLite would create a missing file when it is opened; only `write` is to create one.
+        is_missing = path != ":memory:" and not Path(path).exists()
+        self._connection: Any = None
+        if is_missing:
+            self._check_folder()
+        else:
+            self._connection = self._connect()
 
     def close(self) -> None:
         """Close the connection."""
         with self.lock:
             if self._connection is not None and self._process == os.getpid():
                 self._connection.close()
-            self._connection = None
+            self._connection, self._closed = None, True
 
     def read(self, work: Callable[[], T]) -> T:
         """Call `work` in a transaction that reads, all from one state of the file."""
@@ -70,8 +77,10 @@ class Connection:
     def _run(self, begin: str, work: Callable[[], T]) -> T:
         with self.lock:
             self._reopen_after_fork()
-            if self._connection is None:
+            if self._closed:
                 raise StoreError(f"the store of {self.path} was closed; open it again")
+            if self._connection is None:
+                self._connection, self._process = self._connect(), os.getpid()
             try:
                 self.execute(begin)
                 try:
@@ -85,13 +94,17 @@ class Connection:
             except self._driver.Error as error:
                 raise self._refusal(error) from error
 
+    def _check_folder(self) -> None:
+        """Raise unless the folder of a file that is to be created exists."""
+        folder = Path(self.path).parent
+        if not folder.is_dir():
+            raise StoreError(f"{self.path} cannot be created: there is no folder {folder}")
+
     def _connect(self) -> Any:
-        path = Path(self.path)
-        if self.path != ":memory:":
-            if path.exists():
-                check_regular(path)
-            elif not path.parent.is_dir():
-                raise StoreError(f"{path} cannot be created: there is no folder {path.parent}")
+        if self.path != ":memory:" and Path(self.path).exists():
+            check_regular(Path(self.path))
+        elif self.path != ":memory:":
+            self._check_folder()
         try:
             if not self._sqlite_vec:
                 # None: transactions begin and end only where we say so.

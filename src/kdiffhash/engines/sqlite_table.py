@@ -17,7 +17,7 @@ from .store_rows import Data, Meta, StoreError, encode_data
 
 T = TypeVar("T")
 
-_STORES = "kdiffhash_stores"  # the table that records length and model of each table of codes
+_STORES = "kdiffhash_stores"  # what is recorded for each table of codes
 _ROWS = 50_000  # rows read or written at a time
 _AMONG = "id IN (SELECT value FROM json_each(?))"  # ids are passed as a JSON array
 
@@ -85,12 +85,14 @@ class Table:
         if stored is None:
             self.execute(
                 f"CREATE TABLE IF NOT EXISTS {_STORES} "
-                "(name TEXT PRIMARY KEY COLLATE NOCASE, n_bits INTEGER NOT NULL, model TEXT)"
+                "(name TEXT PRIMARY KEY COLLATE NOCASE, n_bits INTEGER NOT NULL, model TEXT, "
+                "removed INTEGER NOT NULL DEFAULT -1)"
             )
             check = f"CHECK (typeof(code) = 'blob' AND length(code) = {n_bytes(meta.n_bits)})"
             columns = f"id INTEGER PRIMARY KEY, code BLOB NOT NULL {check}, data TEXT"
             self.execute(f"CREATE TABLE {{table}} ({columns})")
-            self.execute(f"INSERT OR REPLACE INTO {_STORES} VALUES (?, ?, ?)", self.name, *meta)
+            statement = f"INSERT OR REPLACE INTO {_STORES} (name, n_bits, model) VALUES (?, ?, ?)"
+            self.execute(statement, self.name, *meta)
         return stored or meta
 
     def drop(self) -> None:
@@ -105,10 +107,11 @@ class Table:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def highest_id(self) -> int | None:
-        """Return the highest id; None if the table is empty."""
-        highest: int | None = self.execute("SELECT max(id) FROM {table}").fetchone()[0]
-        return highest
+    def next_id(self) -> int:
+        """Return the id above all that are stored or were removed by `SQLiteStore.remove`."""
+        query = f"SELECT (SELECT max(id) FROM {{table}}), removed FROM {_STORES} WHERE name = ?"
+        highest, removed = self.execute(query, self.name).fetchone()
+        return int(1 + max(-1 if highest is None else highest, removed, -1))
 
     def stored_ids(self, ids: Ids) -> Ids:
         """Return those of some ids that are stored."""
@@ -172,7 +175,10 @@ class Table:
             )
 
     def delete(self, ids: Ids) -> None:
-        """Delete rows by id."""
+        """Delete rows by id, and record the highest id, so that it is not assigned again."""
+        if len(ids):
+            statement = f"UPDATE {_STORES} SET removed = max(removed, ?) WHERE name = ?"
+            self.execute(statement, int(ids.max()), self.name)
         for start in range(0, len(ids), _ROWS):
             chunk = json.dumps(ids[start : start + _ROWS].tolist())
             self.execute(f"DELETE FROM {{table}} WHERE {_AMONG}", chunk)

@@ -21,12 +21,13 @@ from ..learn.encoder import Encoder
 from ..learn.kernels import FeatureMap
 from ..learn.pairs import Labels, Pairs, Similar, check_pairs, distinct_rows, draw_pairs
 from ..learn.preprocess import Preprocess, check_preprocess
-from ..learn.rows import RowSource, check_source, is_source
+from ..learn.rows import Gathered, RowSource, check_source, gather, is_source
 from ..learn.thresholds import BitRates
 from .model_file import Arrays, Header, Model
 from .serialization import from_file, to_file
 
 _encoders: WeakKeyDictionary[BaseHasher, Encoder] = WeakKeyDictionary()  # of fitted hashers
+_SPREAD_ROWS = 5000  # training rows on which the spread of projections is measured
 _NEARLY_CONSTANT = 1e-3  # a bit whose rarer value has a smaller share than this is reported
 
 
@@ -54,6 +55,10 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         One projection direction per bit.
     thresholds_ : float32 array of shape (n_bits,)
         One threshold per bit.
+    bit_ones_ : float64 array of shape (n_bits,)
+        Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
     n_features_in_ : int
         Number of columns of the training rows.
     n_bits_ : int
@@ -76,13 +81,15 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     n_features_in_: int
     directions_: NDArray[np.float32]
     thresholds_: NDArray[np.float32]
+    bit_ones_: NDArray[np.float64]
+    bit_spread_: NDArray[np.float64]
 
     #: Fitted attributes that define the hash; a model file stores those that are set.
-    _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
+    _fitted: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "bit_ones_", "bit_spread_")
     #: Whether a prefix of a code is a good shorter code.
     _nested: ClassVar[bool] = True
     #: Fitted attributes with one entry per bit, which `truncate` shortens.
-    _per_bit: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_")
+    _per_bit: ClassVar[tuple[str, ...]] = _fitted
 
     # -- learning -------------------------------------------------------------------------------
 
@@ -170,6 +177,8 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         try:
             self._check_params()
             self._learn(X, pairs, similar, labels)
+            if not hasattr(self, "bit_spread_"):
+                self._record_spread(X, pairs)
         except BaseException:
             self._forget()
             raise
@@ -181,6 +190,20 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
         X is indexed by arrays of row numbers; if it is not in memory, every access is a read.
         """
+
+    def _record_spread(self, X: Any, pairs: Pairs) -> None:
+        """Record share of ones and spread of each bit, for comparison by `domain_shift`.
+
+        They are measured on a sample of the rows in pairs, or of all rows if there are no pairs.
+        Hashers that gather rows call this while they have them, so that none is read twice.
+        """
+        numbers = np.unique(pairs) if len(pairs) else np.arange(len(X))
+        numbers = numbers[:: -(-len(numbers) // _SPREAD_ROWS)]
+        rows = X if isinstance(X, Gathered) else gather(X, numbers)
+        projections = self.project(rows[numbers]).astype(np.float64)
+        self.bit_spread_ = projections.std(axis=0)
+        if not hasattr(self, "bit_ones_"):
+            self.bit_ones_ = (projections > 0).mean(axis=0)
 
     def _check_training_rows(self, X: Any, y: Any = None) -> tuple[Any, Any]:
         """Return checked rows and labels; rows outside of memory are checked when read."""

@@ -67,6 +67,8 @@ class BoostedHash(BaseHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     References
     ----------
@@ -92,6 +94,7 @@ class BoostedHash(BaseHasher):
         "bit_fnr_",
         "bit_fpr_",
         "bit_ones_",
+        "bit_spread_",
     )
     _fitted: ClassVar[tuple[str, ...]] = (*_per_bit, "offset_")
 
@@ -157,6 +160,7 @@ class BoostedHash(BaseHasher):
                 weights /= weights.sum()
         self.directions_ = directions
         self._take_bit_rates(BitRates(thresholds, fnr, fpr, ones))
+        self._record_spread(rows, members)
 
     def _feature_map(self) -> IdentityMap:
         return IdentityMap(self.offset_)

@@ -62,6 +62,8 @@ class ClosedFormHasher(BaseHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     Examples
     --------
@@ -85,6 +87,7 @@ class ClosedFormHasher(BaseHasher):
         "bit_fnr_",
         "bit_fpr_",
         "bit_ones_",
+        "bit_spread_",
     )
     _per_bit: ClassVar[tuple[str, ...]] = _fitted
 
@@ -114,6 +117,7 @@ class ClosedFormHasher(BaseHasher):
             del projections  # refinement needs the memory
             rates = self._refine(rates, rows, refinement, pairs, similar)
         self._take_bit_rates(rates)
+        self._record_spread(rows, pairs)
 
     def _moments(
         self, rows: Any, features: FeatureMap, pairs: Pairs, similar: Similar

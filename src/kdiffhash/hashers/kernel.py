@@ -281,6 +281,8 @@ class KernelDiffHash(KernelHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     See Also
     --------
@@ -440,6 +442,8 @@ class KernelLDAHash(KernelHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     Examples
     --------

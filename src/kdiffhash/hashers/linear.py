@@ -112,6 +112,8 @@ class DiffHash(LinearHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     References
     ----------
@@ -225,6 +227,8 @@ class LDAHash(LinearHasher):
         False positive rate of each bit on the training pairs.
     bit_ones_ : float64 array of shape (n_bits,)
         Share of training rows for which the bit is 1.
+    bit_spread_ : float64 array of shape (n_bits,)
+        Standard deviation of the projections of training rows.
 
     References
     ----------
