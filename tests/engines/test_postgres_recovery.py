@@ -119,6 +119,39 @@ def test_a_batch_of_over_a_minute_is_retried_after_a_lost_connection(
     assert stored(dsn, table) == expected(IDS, CODES)
 
 
+@pytest.mark.parametrize("call", ["add", "import_codes", "upsert"])
+def test_a_transaction_that_had_not_ended_is_retried_whatever_its_number_says(
+    dsn, table, call, monkeypatch
+):
+    """A server that crashed early may have given the number to another transaction, committed."""
+    numbers = []
+
+    def report_committed(self, transaction):
+        numbers.append(transaction.number)
+        return "committed"
+
+    # The session ends at the first insertion of a row; the sequence counts across sessions.
+    name = f"die_once_{uuid.uuid4().hex[:8]}"
+    query(
+        dsn,
+        f"""CREATE SEQUENCE {name};
+        CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          IF nextval('{name}') = 1 THEN
+            PERFORM pg_terminate_backend(pg_backend_pid());
+          END IF;
+          RETURN NEW;
+        END $$;
+        CREATE TRIGGER die BEFORE INSERT ON "{table}" FOR EACH ROW EXECUTE FUNCTION {name}()""",
+    )
+    monkeypatch.setattr(postgres_connection.Connection, "_status", report_committed)
+    with PostgresStore(dsn, table) as store:
+        result = getattr(store, call)(CODES[:20], IDS[:20])
+    assert len(numbers) == 1
+    assert numbers[0] is not None
+    assert list(result) == (IDS[:20].tolist() if call == "add" else [20, 0])
+    assert stored(dsn, table) == expected(IDS[:20], CODES[:20])
+
+
 def test_a_server_that_stays_away_is_given_up_after_the_timeout(own, dsn, table, clock):
     with Proxy(own, cuts=0) as proxy, PostgresStore(proxy.dsn, table, reconnect_timeout=7) as store:
         proxy.stop()
