@@ -10,6 +10,7 @@ from . import model_commands as commands
 from . import pg_commands as pg
 from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
+from .calibrate_command import calibrate
 from .duplicates_command import duplicates
 from .info_command import info
 from .study_command import study
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command("train")(commands.train)
 app.command("encode")(commands.encode)
 app.command("eval")(commands.evaluate)
+app.command("calibrate")(calibrate)
 app.command("info")(info)
 app.command("export")(commands.export)
 index.app.command("duplicates")(duplicates)
