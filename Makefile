@@ -81,11 +81,11 @@ bench: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The core is compiled by the installation, and again on import when a C++ file has changed. In the development
-# environment, warnings are errors.
+# The core is compiled by the installation, which is repeated when a C++ file has changed. In the development environment,
+# warnings are errors.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-$(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*)
 	$(INSTALL) 'scikit-build-core>=0.10' 'nanobind>=2.4' cmake ninja
 	$(INSTALL) --no-build-isolation -e '.[study]'
 	touch $@

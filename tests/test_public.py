@@ -46,6 +46,7 @@ def test_public_names_do_not_change():
             "__version__",
             "bootstrap",
             "bootstrap_difference",
+            "calibrate",
             "draw_pairs",
             "fnr_at_fpr",
             "hamming",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these 
     from .evaluate.bootstrap import bootstrap as bootstrap
     from .evaluate.bootstrap import bootstrap_difference as bootstrap_difference
     from .evaluate.calibration import Calibration as Calibration
+    from .evaluate.calibration import calibrate as calibrate
     from .evaluate.roc import Roc as Roc
     from .evaluate.roc import fnr_at_fpr as fnr_at_fpr
     from .evaluate.roc import roc as roc
@@ -61,7 +62,7 @@ _names, __getattr__, __dir__ = lazy_names(
         "learn.moments": ["PairMoments"],
         "learn.pairs": ["draw_pairs"],
         "evaluate.bootstrap": ["Interval", "bootstrap", "bootstrap_difference"],
-        "evaluate.calibration": ["Calibration"],
+        "evaluate.calibration": ["Calibration", "calibrate"],
         "evaluate.roc": ["Roc", "fnr_at_fpr", "roc"],
         "hashers": [
             "PAPER_SETTING",

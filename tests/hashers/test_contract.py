@@ -223,7 +223,7 @@ def test_calibrated_threshold_holds_on_new_objects(hasher, objects):
     test_pairs, flags = draw_pairs(y[test], 10, 4000, random_state=3)
     rate = np.mean(fitted.pair_distance(X[test], test_pairs[~flags]) <= calibration.distance)
     assert rate < 0.1
-    with pytest.raises(ValueError, match="cannot resolve"):
+    with pytest.raises(ValueError, match="cannot show"):
         fitted.calibrate_threshold(X[calibrate], pairs, similar, fpr=1e-4)
 
 

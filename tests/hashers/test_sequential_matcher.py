@@ -97,7 +97,7 @@ def test_unreachable_fnr_raises_an_error():
 
 def test_invalid_input_raises_an_error(matcher):
     codes, pairs, similar = make_pairs(100, 0)
-    with pytest.raises(ValueError, match="cannot resolve a false positive rate"):
+    with pytest.raises(ValueError, match="cannot show a false positive rate"):
         SequentialMatcher(fpr=1e-4).fit(codes, pairs, similar)
     with pytest.raises(ValueError, match="fnr must lie between 0 and 1"):
         SequentialMatcher(fpr=0.05, fnr=2).fit(codes, pairs, similar)

@@ -11,6 +11,7 @@ from . import pg_commands as pg
 from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
 from . import sqlite_commands as sqlite
+from .calibrate_command import calibrate
 from .duplicates_command import duplicates
 from .eval_command import evaluate
 from .info_command import info
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command("train")(commands.train)
 app.command("encode")(commands.encode)
 app.command("eval")(evaluate)
+app.command("calibrate")(calibrate)
 app.command("info")(info)
 app.command("export")(commands.export)
 index.app.command("duplicates")(duplicates)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from ..learn.pairs import check_both_kinds
+from ..codes import check_codes
+from ..learn.pairs import Pairs, Similar, check_both_kinds, check_pairs
 from .bootstrap import Interval
+from .pair_distances import code_distances
 
 
 @dataclass(frozen=True)
@@ -83,43 +86,135 @@ class Calibration:
 
 
 def calibrate(
-    distances: NDArray[np.int64], similar: NDArray[np.bool_], fpr: float, confidence: float = 0.95
+    data: ArrayLike,
+    similar: ArrayLike,
+    *,
+    fpr: float,
+    pairs: ArrayLike | None = None,
+    confidence: float = 0.95,
 ) -> Calibration:
-    """Find the largest distance whose false positive rate on the sample is at most `fpr`.
+    """Find the largest distance whose false positive rate on a sample of pairs is at most `fpr`.
+
+    The codes may come from anywhere: learned codes, perceptual hashes of images (pHash, PDQ),
+    SimHash of texts, signs of embeddings.
 
     Parameters
     ----------
-    distances : int64 array of shape (p,)
-        Distances of the pairs.
+    data : int array of shape (p,), or uint8 array of shape (n, n_bytes)
+        Distances of the pairs; or, if `pairs` is given, packed codes.
     similar : bool array of shape (p,)
         True for positive pairs.
     fpr : float
-        Target false positive rate.
+        Target false positive rate, at least 3 / (number of negative pairs).
+    pairs : int array of shape (p, 2) or None, default=None
+        Rows of `data` in each pair. A pair that occurs several times counts once.
     confidence : float, default=0.95
         Confidence level of the intervals.
 
     Returns
     -------
     calibration : Calibration
+        The threshold `distance`, `fpr` and `tpr`, each with a confidence interval.
 
     Raises
     ------
     ValueError
         If `fpr` is below 3 / (number of negative pairs). Even a sample without any false positive
-        would not show that the rate is so low (the rule of three).
-    """
-    from scipy.stats import binom
+        would not show that the rate is so low (the rule of three). Also if a pair is both positive
+        and negative, or pairs a row with itself.
 
+    Notes
+    -----
+    The confidence intervals assume independent pairs, so no row should occur in many of them, and
+    a sample that is like the application: negative pairs that are easier to tell apart than those
+    of the application give too large a distance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import calibrate
+    >>> rng = np.random.default_rng(0)
+    >>> codes = rng.integers(0, 256, (4000, 8), dtype=np.uint8)  # 64 random bits each
+    >>> codes[1::2] = np.where(np.arange(2000)[:, None] < 1000, codes[::2], codes[1::2])
+    >>> codes[1:2000:2, 0] ^= 0b10000001  # the first 1000 pairs differ in two bits
+    >>> rows = np.arange(4000).reshape(-1, 2)
+    >>> result = calibrate(codes, np.arange(2000) < 1000, pairs=rows, fpr=0.01)
+    >>> result.distance, result.tpr
+    (22, 1.0)
+    >>> result.distance_interval
+    (21, 23)
+    """
     if not 0 < fpr < 1:
         raise ValueError(f"fpr must lie between 0 and 1, got {fpr}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    if pairs is None:
+        distances, flags = _check_distances(data, similar)
+    else:
+        codes = check_codes(data)
+        if codes.ndim != 2:
+            raise ValueError(f"codes must have shape (n, n_bytes), got {codes.shape}")
+        rows, flags = distinct_pairs(*check_pairs(pairs, similar, len(codes), ("codes", "codes")))
+        distances = code_distances(codes, rows)
+    return _threshold(distances, flags, fpr, confidence)
+
+
+def _check_distances(data: ArrayLike, similar: ArrayLike) -> tuple[NDArray[Any], Similar]:
+    distances, flags = np.asarray(data), np.asarray(similar)
+    if distances.ndim == 2 and distances.dtype == np.uint8:
+        raise ValueError(
+            f"got codes of shape {distances.shape} without pairs; pass pairs=, the row numbers of "
+            "both members of each pair, or the distances of the pairs"
+        )
+    if distances.ndim != 1 or distances.dtype.kind not in "iu":
+        raise ValueError(
+            "distances must be a one-dimensional array of integers, one per pair; got "
+            f"{distances.dtype} of shape {distances.shape}"
+        )
+    if len(distances) and distances.min() < 0:
+        raise ValueError(f"distances must not be negative, got {distances.min()}")
+    rows = np.zeros((len(distances), 2), np.int64)  # checks `similar` as everywhere else
+    return distances.astype(np.int64), check_pairs(rows, flags, 1)[1]
+
+
+def distinct_pairs(pairs: Pairs, similar: Similar) -> tuple[Pairs, Similar]:
+    """Return each pair once; the order of its two rows does not matter.
+
+    Raises
+    ------
+    ValueError
+        If a pair is both positive and negative, or pairs a row with itself.
+    """
+    same = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
+    if len(same):
+        raise ValueError(
+            f"pair {same[0]} pairs row {pairs[same[0], 0]} with itself; leave such pairs out"
+        )
+    both = np.column_stack([np.sort(pairs, axis=1), similar])
+    once = np.unique(both, axis=0)
+    repeated = np.flatnonzero((once[1:, :2] == once[:-1, :2]).all(axis=1))
+    if len(repeated):
+        a, b = once[repeated[0], :2]
+        raise ValueError(
+            f"rows {a} and {b} are both a positive and a negative pair; keep one of the two"
+        )
+    return once[:, :2], once[:, 2].astype(bool)
+
+
+def _threshold(
+    distances: NDArray[np.int64], similar: Similar, fpr: float, confidence: float = 0.95
+) -> Calibration:
+    """Return the calibration of distances that have been checked; see `calibrate`."""
+    from scipy.stats import binom
+
     negatives, positives = np.sort(distances[~similar]), np.sort(distances[similar])
     check_both_kinds(len(positives), len(negatives))
-    if len(negatives) * fpr < 3:
+    if len(negatives) * fpr < 3 - 1e-9:
         raise ValueError(
-            f"{len(negatives)} negative pairs cannot resolve a false positive rate of {fpr:g}; "
-            f"give at least {int(np.ceil(3 / fpr))}, or set fpr to {3 / len(negatives):.2g} or more"
+            f"{len(negatives)} negative pairs cannot show a false positive rate of {fpr:g}: even "
+            f"without any false positive among them, the rate could be "
+            f"{3 / len(negatives):.2g}. Give at least {int(np.ceil(3 / fpr - 1e-9))} negative "
+            f"pairs, or set fpr to {3 / len(negatives):.2g} or more"
         )
 
     def threshold(n_false: int) -> int:

@@ -338,7 +338,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         distances = self.pair_distance(X, pairs)
         _, flags = check_pairs(pairs, similar, len(cast(Any, X)))
-        return calibrate(distances, flags, fpr, confidence)
+        return calibrate(distances, flags, fpr=fpr, confidence=confidence)
 
     # -- truncation and model files -------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class SequentialMatcher(Model):
             axis=0,
             dtype=np.int32,
         )
-        whole = calibrate(partial_distances[-1].astype(np.int64), flags, self.fpr)
+        whole = calibrate(partial_distances[-1].astype(np.int64), flags, fpr=self.fpr)
         lowest_fnr = 1 - whole.tpr
         extra_fnr = _EXTRA_FNR if self.fnr is None else self.fnr - lowest_fnr
         if lowest_fnr == 1 or extra_fnr <= 0:

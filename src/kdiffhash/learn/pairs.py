@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -105,7 +105,7 @@ def draw_pairs(
 
 
 def check_pairs(
-    pairs: ArrayLike, similar: ArrayLike, n_rows: int | tuple[int, int], names: str = "XX"
+    pairs: ArrayLike, similar: ArrayLike, n_rows: int | tuple[int, int], names: Sequence[str] = "XX"
 ) -> tuple[Pairs, Similar]:
     """Return given pairs as arrays after checking them.
 
@@ -117,8 +117,8 @@ def check_pairs(
         True for positive pairs.
     n_rows : int or tuple of two int
         Number of rows, or of rows in each of the two sets that the members come from.
-    names : str, default="XX"
-        Names of the two sets in error messages, one letter each.
+    names : sequence of two str, default="XX"
+        Names of the two sets in error messages.
 
     Returns
     -------
