@@ -70,6 +70,8 @@ CASES = [  # arguments of a command; {} marks the input that is given as the out
     ["hloc", "match", "{codes.npy}", "-o"],
     ["hloc", "match", "codes.npy", "--pairs", "{ids.npy}", "-o"],
     ["pg", "search", "{codes.npy}", "--dsn", "postgresql://nobody@127.0.0.1:9/x", "-o"],
+    ["sqlite", "search", "{codes.npy}", "--database", "codes.db", "-o"],
+    ["sqlite", "search", "codes.npy", "--database", "{index.npz}", "-o"],
     ["data", "build", "{shards}", "-o"],
     ["study", "--train", "{shards}", "--test", "rows.npy", "-o"],
 ]
