@@ -68,13 +68,11 @@ def to_unit(stored: np.ndarray) -> np.ndarray:
 
 def learn(packages: Packages) -> Hashers:
     """Learn from the pairs (short description, long description) of the training packages."""
-    rows, n = packages.training, len(packages.training)
-    drawn = np.random.default_rng(0).integers(n, size=(100_000, 2))
-    differ = packages.sources[rows[drawn[:, 0]]] != packages.sources[rows[drawn[:, 1]]]
-    pairs = np.concatenate([np.repeat(np.arange(n), 2).reshape(-1, 2), drawn[differ]])
-    similar = np.arange(len(pairs)) < n
-    X = np.concatenate([packages.queries(rows), packages.documents(rows)])
-    hasher = DiffHash(N_BITS, random_state=0).fit_pairs(X, pairs + np.array([0, n]), similar)
+    rows = packages.training
+    hasher = DiffHash(N_BITS, random_state=0)
+    hasher.fit_pairs(
+        packages.queries(rows), Y=packages.documents(rows), groups=packages.sources[rows]
+    )
     return hasher, hasher
 
 

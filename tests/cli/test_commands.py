@@ -134,7 +134,7 @@ def test_info_describes_a_model_file(folder, command):
 def test_info_agrees_with_python_for_every_class(objects, tmp_path, command):
     X, y = objects
     pairs, similar = kdiffhash.draw_pairs(y, 300, 300, random_state=0)
-    cross = kdiffhash.CrossDiffHash(8, random_state=0).fit_pairs(X, X[:, :9], pairs, similar)
+    cross = kdiffhash.CrossDiffHash(8, random_state=0).fit_pairs(X, pairs, similar, Y=X[:, :9])
     cross.save(tmp_path / "cross")
     info = command("info", tmp_path / "cross", "--json")
     assert info["class"] == "CrossDiffHash"

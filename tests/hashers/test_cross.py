@@ -103,29 +103,32 @@ def test_each_side_can_be_used_as_a_separate_hasher(tmp_path):
     np.testing.assert_array_equal(again.y_.thresholds_, cross.y_.thresholds_)
 
 
-def test_rows_with_equal_ids_are_not_used_as_negative_pairs():
-    """Two objects with a hundred rows each; one bit separates them without error given the ids."""
+def test_rows_of_equal_groups_are_not_used_as_negative_pairs():
+    """Two objects with a hundred rows each; given the groups, one bit separates them."""
     rng = np.random.default_rng(0)
-    ids = np.repeat(["cat", "dog"], 100)
-    X, Y = (np.where(ids == "cat", 1, -1)[:, None] + rng.normal(0, 0.1, (200, d)) for d in (4, 6))
-    with_ids, without_ids = (
-        CrossDiffHash(1, n_negatives=4000, random_state=0).fit(X, Y, given) for given in (ids, None)
+    groups = np.repeat(["cat", "dog"], 100)
+    X, Y = (
+        np.where(groups == "cat", 1, -1)[:, None] + rng.normal(0, 0.1, (200, d)) for d in (4, 6)
     )
-    codes_x, codes_y = with_ids.transform(X, Y)
+    with_groups, without_groups = (
+        CrossDiffHash(1, n_negatives=4000, random_state=0).fit(X, Y, given)
+        for given in (groups, None)
+    )
+    codes_x, codes_y = with_groups.transform(X, Y)
     assert len(np.unique(codes_x[:100])) == len(np.unique(codes_x[100:])) == 1
     np.testing.assert_array_equal(codes_x, codes_y)
     assert codes_x[0] != codes_x[100]
-    assert with_ids.x_.bit_fnr_ == with_ids.x_.bit_fpr_ == 0
-    # Without ids, half of the drawn pairs belong to one object and count as false positives.
-    assert without_ids.x_.bit_fnr_ + without_ids.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
+    assert with_groups.x_.bit_fnr_ == with_groups.x_.bit_fpr_ == 0
+    # Without groups, half of the drawn pairs belong to one object and count as false positives.
+    assert without_groups.x_.bit_fnr_ + without_groups.x_.bit_fpr_ == pytest.approx(0.5, abs=0.05)
 
 
 def test_invalid_input_raises_an_error():
     X, Y = make_views(50, 0)
-    with pytest.raises(ValueError, match="X has 50 rows and Y 49"):
+    with pytest.raises(ValueError, match="X has 50 rows and Y has 49"):
         CrossDiffHash(4).fit(X, Y[:49])
     with pytest.raises(ValueError, match="Y has rows 0 to 19"):
-        CrossDiffHash(4).fit_pairs(X, Y[:20], [[0, 0], [1, 49]], [True, False])
+        CrossDiffHash(4).fit_pairs(X, [[0, 0], [1, 49]], [True, False], Y=Y[:20])
     with pytest.raises(ValueError, match="at most one bit per feature"):
         CrossDiffHash(11).fit(X, Y)
     with pytest.raises(ValueError, match="alpha must be a positive number"):
@@ -134,7 +137,7 @@ def test_invalid_input_raises_an_error():
         CrossDiffHash(4, x=LDAHash()).fit(X, Y)
     with pytest.raises(ValueError, match="NaN"):
         CrossDiffHash(4).fit(np.full_like(X, np.nan), Y)
-    with pytest.raises(ValueError, match="ids must have shape"):
+    with pytest.raises(ValueError, match="groups has 3 entries"):
         CrossDiffHash(4).fit(X, Y, np.arange(3))
 
 
@@ -158,5 +161,5 @@ def test_constant_rows_and_single_rows_raise_an_error():
     X, Y = make_views(50, 0)
     with pytest.raises(ValueError, match="whether all rows are equal"):
         CrossDiffHash(4).fit(np.ones_like(X), Y)
-    with pytest.raises(ValueError, match="at least two objects"):
+    with pytest.raises(ValueError, match="minimum of 2 is required"):
         CrossDiffHash(4).fit(X[:1], Y[:1])

@@ -10,6 +10,7 @@ from test_contract import HASHERS
 from kdiffhash import KernelLDAHash, LDAHash, draw_pairs
 from kdiffhash._util import files
 from kdiffhash.learn import rows
+from kdiffhash.learn.pairs import pairs_of_sides
 from kdiffhash.shards import open_shards
 
 dask = pytest.importorskip("dask")
@@ -141,3 +142,45 @@ def test_groups_need_one_entry_per_row_and_labels(objects):
 def test_row_numbers_may_have_any_integer_type(objects, sources):
     numbers = np.array([40, 7, 40], np.uint64)
     np.testing.assert_array_equal(sources["shards"][numbers], objects[0][[40, 7, 40]])
+
+
+@pytest.mark.parametrize("hasher", HASHERS, ids=lambda h: repr(h).split("(")[0])
+def test_pairs_of_two_sides_give_the_model_of_the_stacked_rows(hasher, objects, tmp_path):
+    """Queries and documents, given apart or as one array with explicit pairs."""
+    X, y = objects
+    queries, documents, n = X[::2], X[1::2] + np.float32(0.5), len(X) // 2
+    hasher = clone(hasher).set_params(refine=0) if hasattr(hasher, "refine") else clone(hasher)
+    fitted = clone(hasher).fit_pairs(queries, Y=documents, groups=y[::2])
+    found = pairs_of_sides((n, n), None, None, y[::2], hasher.n_negatives, hasher._rng("pairs"))
+    stacked = np.concatenate([queries, documents])
+    expected = clone(hasher).fit_pairs(stacked, found.pairs, found.similar, found.labels)
+    np.testing.assert_array_equal(fitted.directions_, expected.directions_)
+    np.testing.assert_array_equal(fitted.transform(documents), expected.transform(documents))
+    np.save(tmp_path / "x.npy", queries)
+    np.save(tmp_path / "y.npy", documents)
+    mapped = [np.load(tmp_path / f"{side}.npy", mmap_mode="r") for side in "xy"]
+    again = clone(hasher).fit_pairs(mapped[0], Y=mapped[1], groups=y[::2])
+    np.testing.assert_array_equal(again.directions_, fitted.directions_)
+    np.testing.assert_array_equal(again.thresholds_, fitted.thresholds_)
+
+
+def test_invalid_sides_raise_an_error(objects, tmp_path):
+    X, y = objects
+    hasher = LDAHash(4)
+    for arguments, message in (
+        ({"Y": X[:, :5]}, "X has 12 features and Y has 5"),
+        ({"Y": X[:-1]}, "but without pairs row i of X belongs to row i of Y"),
+        ({"Y": X, "y": y}, "y and Y were both given"),
+        ({"Y": X[:0]}, "minimum of 2 is required"),
+        ({"Y": np.full_like(X, np.nan)}, "Y contains NaN"),
+        ({}, "call fit_pairs"),
+        ({"pairs": [[0, 1]]}, "pairs and similar are needed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hasher.fit_pairs(X, **arguments)
+        assert not hasattr(hasher, "directions_")
+    broken = np.array(X)
+    broken[7] = np.nan
+    np.save(tmp_path / "broken.npy", broken)
+    with pytest.raises(ValueError, match="Y: row 7 contains NaN"):
+        hasher.fit_pairs(X, Y=np.load(tmp_path / "broken.npy", mmap_mode="r"))

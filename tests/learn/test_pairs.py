@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdiffhash import draw_pairs
-from kdiffhash.learn.pairs import check_pairs
+from kdiffhash.learn.pairs import check_pairs, pairs_of_sides
 
 labels = st.lists(st.integers(0, 4), min_size=3, max_size=30).filter(
     lambda y: 1 < len(set(y)) < len(y)
@@ -149,3 +149,63 @@ def test_invalid_labels_raise_value_error(arguments, message):
 def test_invalid_pairs_raise_value_error(pairs, similar, message):
     with pytest.raises(ValueError, match=message):
         check_pairs(pairs, similar, 5)
+
+
+# -- two sides ---------------------------------------------------------------------------------
+
+
+def test_aligned_sides_give_one_positive_pair_per_row_and_negatives_within_each_side():
+    groups = np.array(["a", "a", "b", "c"])
+    found = pairs_of_sides((4, 4), None, None, groups, 1001, np.random.default_rng(0))
+    np.testing.assert_array_equal(found.pairs[found.similar], [[0, 4], [1, 5], [2, 6], [3, 7]])
+    negatives = found.pairs[~found.similar]
+    sides = negatives // 4
+    np.testing.assert_array_equal(sides[:, 0], sides[:, 1])
+    np.testing.assert_array_equal(np.bincount(sides[:, 0]), [500, 501])
+    group = np.tile([0, 0, 1, 2], 2)
+    assert (group[negatives[:, 0]] != group[negatives[:, 1]]).all()
+    # All pairs that are allowed occur: of 4 rows, 6 pairs without (0, 1), in both orders and sides.
+    assert len(np.unique(negatives, axis=0)) == 2 * 2 * 5
+    assert len(np.unique(found.labels)) == 3
+
+
+def test_rows_connected_by_pairs_and_groups_are_not_negatives():
+    """Document 1 belongs to queries 0 and 1, document 2 to query 2, which shares 1's group."""
+    pairs = [[0, 1], [1, 1], [2, 2], [3, 0]]
+    found = pairs_of_sides((4, 3), pairs, None, [0, 1, 1, 2], 600, np.random.default_rng(0))
+    objects = np.array([0, 0, 0, 1, 1, 0, 0])  # by hand: queries 0 to 3, documents 0 to 2
+    same = objects[:, None] == objects
+    np.testing.assert_array_equal(found.labels[:, None] == found.labels, same)
+    negatives = found.pairs[~found.similar]
+    assert not same[negatives[:, 0], negatives[:, 1]].any()
+    assert len(negatives) == 600
+
+
+def test_given_negatives_are_kept_and_across_draws_one_row_of_each_side():
+    rng = np.random.default_rng(0)
+    kept = pairs_of_sides((2, 3), [[0, 0], [1, 2]], [True, False], None, 9, rng)
+    np.testing.assert_array_equal(kept.pairs, [[0, 2], [1, 4]])
+    np.testing.assert_array_equal(kept.similar, [True, False])
+    across = pairs_of_sides((3, 3), None, None, None, 900, np.random.default_rng(0), across=True)
+    negatives = across.pairs[~across.similar]
+    np.testing.assert_array_equal(negatives // 3, np.broadcast_to([0, 1], negatives.shape))
+    assert (negatives[:, 1] - 3 != negatives[:, 0]).all()
+    assert 500 < len(negatives) < 700  # two thirds of 900
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((3, 2), None, None, None), "X has 3 rows and Y has 2, but without pairs"),
+        (((2, 2), None, [True, False], None), "similar was given without pairs"),
+        (((2, 2), [[0, 2]], None, None), "Y has rows 0 to 1"),
+        (((2, 2), [[0, 0]], [False], None), "no pair is similar"),
+        (((2, 2), [[0, 0]], [True], None), "every pair is similar"),
+        (((2, 2), None, None, [0]), "X has 2 rows, but groups has 1"),
+        (((2, 2), None, None, [0, 0]), "connect all rows of X"),
+        (((2, 2), [[0, 0], [0, 1]], None, None), "connect all rows of Y"),
+    ],
+)
+def test_invalid_pairs_of_sides_raise_an_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pairs_of_sides(*arguments, 10, np.random.default_rng(0))

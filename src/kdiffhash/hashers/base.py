@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..codes import Codes, hamming, n_bytes
@@ -19,9 +19,17 @@ from ..evaluate.calibration import Calibration, calibrate
 from ..evaluate.roc import roc
 from ..learn.encoder import Encoder
 from ..learn.kernels import FeatureMap
-from ..learn.pairs import Labels, Pairs, Similar, check_pairs, distinct_rows, draw_pairs
+from ..learn.pairs import (
+    Labels,
+    Pairs,
+    Similar,
+    check_pairs,
+    distinct_rows,
+    draw_pairs,
+    pairs_of_sides,
+)
 from ..learn.preprocess import Preprocess, check_preprocess
-from ..learn.rows import Gathered, RowSource, check_source, gather, is_source
+from ..learn.rows import Gathered, RowSource, Stacked, check_source, gather, is_source
 from ..learn.thresholds import BitRates
 from .model_file import Arrays, Header, Model
 from .serialization import from_file, to_file
@@ -134,35 +142,66 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def fit_pairs(
         self,
         X: Any,
-        pairs: ArrayLike,
-        similar: ArrayLike,
+        pairs: ArrayLike | None = None,
+        similar: ArrayLike | None = None,
         y: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        *,
+        Y: Any = None,
     ) -> Self:
-        """Learn from explicit pairs.
+        """Learn from pairs of rows of X, or of a row of X and a row of Y.
+
+        Give Y if the members of a pair differ in kind, as queries and documents do, but can be
+        compared: both are encoded by this hasher. `fit_pairs(queries, Y=documents)` learns from row
+        i of both. If Y has other features than X, use `CrossDiffHash`.
 
         Parameters
         ----------
         X : array of shape (n, d)
             Training rows: an array, a memory map, the result of `kdiffhash.shards.open_shards`, or
             a dask array. From the last three only the rows used for training are read.
-        pairs : int array of shape (p, 2)
-            Row numbers of both members of each pair.
-        similar : bool array of shape (p,)
-            True for positive pairs (both members belong to the same object).
+        pairs : int array of shape (p, 2) or None, default=None
+            Row numbers of both members of each pair: of X, or of X and of Y. None, only together
+            with Y, pairs row i of X with row i of Y.
+        similar : bool array of shape (p,) or None, default=None
+            True for positive pairs (both members belong to the same object). None, only together
+            with Y, means that all pairs are positive; `n_negatives` negative pairs are drawn, half
+            of them between rows of X and half between rows of Y.
         y : array of shape (n,) or None, default=None
             Labels, used by refinement only: it draws further positive pairs from them and takes
             negatives from rows with other labels. Without y, rows connected by positive pairs
-            count as one object.
+            count as one object. Not together with Y.
         groups : array of shape (n,) or None, default=None
-            Only together with y: refinement draws pairs across groups only.
+            Together with y: refinement draws pairs across groups only. Together with Y: rows of one
+            group, for example versions of one text, are not used as negatives of each other. A row
+            of Y belongs to the groups of its partners.
+        Y : array of shape (m, d) or None, default=None
+            The rows of the second members, for example documents, given in the same way as X.
 
         Returns
         -------
         self : object
             The fitted hasher.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import DiffHash
+        >>> rng = np.random.default_rng(0)
+        >>> queries = rng.normal(size=(500, 16))
+        >>> documents = queries + rng.normal(size=(500, 16))
+        >>> hasher = DiffHash(8, random_state=0).fit_pairs(queries, Y=documents)
+        >>> hasher.transform(documents).shape, hasher.project(queries).shape
+        ((500, 1), (500, 8))
         """
         self._forget()
+        if Y is not None:
+            return self._fit_sides(X, Y, pairs, similar, y, groups)
+        if pairs is None or similar is None:
+            raise ValueError(
+                "pairs and similar are needed for pairs of rows of X; to learn from row i of two "
+                "arrays, call fit_pairs(X, Y=Y)"
+            )
         rows, _ = self._check_training_rows(X)
         if groups is not None and y is None:
             raise ValueError(
@@ -171,6 +210,39 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             )
         labels = None if y is None else Labels.of(y, groups, len(rows))
         return self._fit_checked(rows, *check_pairs(pairs, similar, len(rows)), labels)
+
+    def _fit_sides(
+        self,
+        X: Any,
+        Y: Any,
+        pairs: ArrayLike | None,
+        similar: ArrayLike | None,
+        y: ArrayLike | None,
+        groups: ArrayLike | None,
+    ) -> Self:
+        """Learn from pairs of a row of X and a row of Y."""
+        if y is not None:
+            raise ValueError(
+                "y and Y were both given; with Y, the pairs tell which rows belong together, so "
+                "leave y out"
+            )
+        first, _ = self._check_training_rows(X)
+        if is_source(Y):
+            check_source(Y, "Y")
+            second = Y
+        else:
+            second = check_array(Y, dtype="numeric", ensure_min_samples=2, input_name="Y")
+        if second.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {self.n_features_in_} features and Y has {second.shape[1]}; a hasher with "
+                "one map needs equal features on both sides, so use CrossDiffHash"
+            )
+        n_rows = int(first.shape[0]), int(second.shape[0])
+        rng = self._rng("pairs")
+        found = pairs_of_sides(n_rows, pairs, similar, groups, self.n_negatives, rng)
+        rows = Stacked(first, second)
+        labels = Labels(found.labels, of_pairs=True)
+        return self._fit_checked(rows, found.pairs, found.similar, labels)
 
     def _fit_checked(self, X: Any, pairs: Pairs, similar: Similar, labels: Labels | None) -> Self:
         """Learn from checked input; if that fails, leave the hasher unfitted."""

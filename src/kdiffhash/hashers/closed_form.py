@@ -145,8 +145,9 @@ class ClosedFormHasher(BaseHasher):
     ) -> _RefinementPairs:
         """Draw positive pairs for refinement from the labels, or use the given pairs."""
         settings, rng = Refinement(int(self.refine)), self._rng("refine")
-        if labels is None:
-            return _RefinementPairs(settings, rng, pairs[similar], None)
+        if labels is None or labels.of_pairs:
+            ids = None if labels is None else labels.ids
+            return _RefinementPairs(settings, rng, pairs[similar], ids)
         drawn, is_positive = draw_pairs(
             labels.ids,
             n_positives=settings.steps * settings.batch_size,

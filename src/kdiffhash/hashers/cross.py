@@ -14,7 +14,7 @@ from .._util.threads import one_blas_thread, run, sum_tiles
 from ..codes import Codes
 from ..learn.encoder import Encoder, compute_features
 from ..learn.moments import covariance
-from ..learn.pairs import Pairs, Similar, as_ids, check_both_kinds, check_pairs
+from ..learn.pairs import Pairs, Similar, check_both_kinds, pairs_of_sides
 from ..learn.thresholds import BitRates
 from .kernel import KernelDiffHash
 from .linear import DiffHash, check_ridge
@@ -105,8 +105,10 @@ class CrossDiffHash(Model, BaseEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: ArrayLike, Y: ArrayLike, ids: ArrayLike | None = None) -> Self:
+    def fit(self, X: ArrayLike, Y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Learn from aligned rows: row i of X and row i of Y belong to the same object.
+
+        The same as ``fit_pairs(X, Y=Y, groups=groups)``.
 
         Parameters
         ----------
@@ -114,45 +116,43 @@ class CrossDiffHash(Model, BaseEstimator):
             Descriptors of the first kind.
         Y : array of shape (n, e)
             Descriptors of the second kind.
-        ids : array of shape (n,) or None, default=None
-            Label of each row. Rows with equal labels are never used as a negative pair. None means
-            that every row belongs to a different object.
+        groups : array of shape (n,) or None, default=None
+            Rows of equal groups are never used as a negative pair, for instance rows of the same
+            object. None means that every row belongs to a different object.
 
         Returns
         -------
         self : CrossDiffHash
             The fitted model.
         """
-        self._check_params()
-        n = len(np.asarray(X))
-        if len(np.asarray(Y)) != n:
-            raise ValueError(
-                f"X has {n} rows and Y {len(np.asarray(Y))}; row i of both must be the same object"
-            )
-        if n < 2:
-            raise ValueError(f"X and Y have {n} rows; at least two objects are needed")
-        objects = np.arange(n) if ids is None else as_ids(ids, "ids")
-        if objects.shape != (n,):
-            raise ValueError(f"ids must have shape ({n},), got {objects.shape}")
-        negatives = self._side("x")._rng("negatives").integers(n, size=(self.n_negatives, 2))
-        negatives = negatives[objects[negatives[:, 0]] != objects[negatives[:, 1]]]
-        matching = np.repeat(np.arange(n), 2).reshape(-1, 2)
-        pairs = np.concatenate([matching, negatives])
-        return self.fit_pairs(X, Y, pairs, np.arange(len(pairs)) < n)
+        return self.fit_pairs(X, groups=groups, Y=Y)
 
-    def fit_pairs(self, X: ArrayLike, Y: ArrayLike, pairs: ArrayLike, similar: ArrayLike) -> Self:
-        """Learn from explicit pairs.
+    def fit_pairs(
+        self,
+        X: ArrayLike,
+        pairs: ArrayLike | None = None,
+        similar: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        Y: ArrayLike,
+    ) -> Self:
+        """Learn from pairs of a row of X and a row of Y.
 
         Parameters
         ----------
         X : array of shape (n, d)
             Descriptors of the first kind.
+        pairs : int array of shape (p, 2) or None, default=None
+            A row number of X and a row number of Y for each pair. None pairs row i of X with row i
+            of Y.
+        similar : bool array of shape (p,) or None, default=None
+            True for positive pairs. None means that all pairs are positive; `n_negatives` pairs of
+            a row of X and a row of Y are drawn, of which those that are not positive are negative.
+        groups : array of shape (n,) or None, default=None
+            Group of each row of X; a row of Y belongs to the groups of its partners. Rows of equal
+            groups are never used as a negative pair.
         Y : array of shape (m, e)
             Descriptors of the second kind.
-        pairs : int array of shape (p, 2)
-            A row number of X and a row number of Y for each pair.
-        similar : bool array of shape (p,)
-            True for positive pairs.
 
         Returns
         -------
@@ -165,7 +165,12 @@ class CrossDiffHash(Model, BaseEstimator):
             validate_data(side, data, dtype="numeric", ensure_min_samples=2)
             for side, data in zip(sides, (X, Y), strict=True)
         ]
-        checked, flags = check_pairs(pairs, similar, (len(rows[0]), len(rows[1])), "XY")
+        n_rows = len(rows[0]), len(rows[1])
+        rng = sides[0]._rng("negatives")
+        numbered, flags, _ = pairs_of_sides(
+            n_rows, pairs, similar, groups, self.n_negatives, rng, across=True
+        )
+        checked = numbered - np.array([0, n_rows[0]])
         check_both_kinds(int(flags.sum()), int((~flags).sum()))
         features = []
         for side, data in zip(sides, rows, strict=True):

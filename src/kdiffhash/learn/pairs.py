@@ -13,10 +13,15 @@ Similar = NDArray[np.bool_]
 
 
 class Labels(NamedTuple):
-    """Labels of all rows, and their groups if pairs must span two groups."""
+    """Labels of all rows, and their groups if pairs must span two groups.
+
+    If `of_pairs`, rows have equal labels if given pairs or groups connect them. Such labels say
+    which rows are not negatives of each other, but positive pairs are not drawn from them.
+    """
 
     ids: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
+    of_pairs: bool = False
 
     @classmethod
     def of(cls, y: ArrayLike, groups: ArrayLike | None, n_rows: int) -> Labels:
@@ -167,6 +172,106 @@ def distinct_rows(pairs: Pairs) -> tuple[NDArray[np.int64], Pairs]:
     """Return the distinct rows of pairs, and the pairs as positions among these rows."""
     rows, members = np.unique(pairs, return_inverse=True)
     return rows, members.reshape(-1, 2)
+
+
+class SidedPairs(NamedTuple):
+    """Pairs between the rows of two sets, which are numbered consecutively.
+
+    Row j of the second set has the number n + j, where n is the number of rows of the first.
+    """
+
+    pairs: Pairs
+    similar: Similar
+    labels: NDArray[np.int64]  # of all rows; rows with equal labels are not negatives
+
+
+def pairs_of_sides(
+    n_rows: tuple[int, int],
+    pairs: ArrayLike | None,
+    similar: ArrayLike | None,
+    groups: ArrayLike | None,
+    n_negatives: int,
+    rng: np.random.Generator,
+    *,
+    across: bool = False,
+) -> SidedPairs:
+    """Check pairs between the rows of X and of Y, and draw negative pairs if none are given.
+
+    Parameters
+    ----------
+    n_rows : tuple of two int
+        Numbers of rows of X and of Y.
+    pairs : int array of shape (p, 2) or None
+        A row number of X and one of Y for each pair. None pairs row i of X with row i of Y.
+    similar : bool array of shape (p,) or None
+        True for positive pairs. None means that all pairs are positive; negative pairs are drawn.
+    groups : array of shape (n_rows[0],) or None
+        Group of each row of X. A row of Y belongs to the groups of its partners.
+    n_negatives : int
+        Number of negative pairs to draw. Their members are not connected by positive pairs and
+        groups.
+    rng : numpy.random.Generator
+        Draws the negative pairs.
+    across : bool, default=False
+        Whether to draw negative pairs of a row of X and a row of Y, instead of half of them between
+        rows of X and half between rows of Y.
+
+    Returns
+    -------
+    pairs : SidedPairs
+        Positive pairs come first if negative pairs are drawn.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or no pair is positive or none can be negative.
+    """
+    n, m = n_rows
+    if pairs is None:
+        if n != m:
+            raise ValueError(
+                f"X has {n} rows and Y has {m}, but without pairs row i of X belongs to row i of "
+                "Y; give pairs of row numbers, or arrays of equal length"
+            )
+        if similar is not None:
+            raise ValueError("similar was given without pairs; give both or neither")
+        pairs = np.repeat(np.arange(n), 2).reshape(-1, 2)
+    flags = np.ones(len(np.asarray(pairs)), bool) if similar is None else similar
+    checked, flags = check_pairs(pairs, flags, n_rows, "XY")
+    checked = checked + np.array([0, n])
+    links = checked[flags]
+    if groups is not None:
+        group = as_ids(groups, "groups")
+        if len(group) != n:
+            raise ValueError(f"X has {n} rows, but groups has {len(group)} entries")
+        representative = np.unique(group, return_index=True)[1]
+        links = np.concatenate([links, np.stack([np.arange(n), representative[group]], axis=1)])
+    labels = labels_from_pairs(links, n + m)
+    if similar is not None:
+        check_both_kinds(int(flags.sum()), int((~flags).sum()))
+        return SidedPairs(checked, flags, labels)
+    drawn = _negatives_of_sides(labels, n, n_negatives, rng, across)
+    both = np.concatenate([checked, drawn])
+    return SidedPairs(both, np.arange(len(both)) < len(checked), labels)
+
+
+def _negatives_of_sides(
+    labels: NDArray[np.int64], n: int, n_pairs: int, rng: np.random.Generator, across: bool
+) -> Pairs:
+    """Draw negative pairs within or across two sides; the first side has n rows."""
+    for name, own in (("X", labels[:n]), ("Y", labels[n:])):
+        if (own == own[0]).all():
+            raise ValueError(
+                f"pairs and groups connect all rows of {name}, so there are no negative pairs; "
+                "give rows of at least two objects in different groups"
+            )
+    if across:
+        drawn = rng.integers([n, len(labels) - n], size=(n_pairs, 2)) + np.array([0, n])
+        return np.asarray(drawn[labels[drawn[:, 0]] != labels[drawn[:, 1]]])
+    halves = (0, labels[:n], n_pairs // 2), (n, labels[n:], -(-n_pairs // 2))
+    return np.concatenate(
+        [first + _negatives(as_ids(own, "labels"), None, k, rng) for first, own, k in halves]
+    )
 
 
 def labels_from_pairs(positives: Pairs, n_rows: int) -> NDArray[np.int64]:

@@ -95,20 +95,60 @@ class Gathered(RowSource):
         return np.asarray(self.rows[np.searchsorted(self.numbers, numbers)])
 
 
+class Stacked(RowSource):
+    """The rows of two sources, one after the other.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        The first source.
+    Y : array-like of shape (m, d)
+        The second source; its row j has the number n + j.
+    """
+
+    def __init__(self, X: Any, Y: Any) -> None:
+        self.sources = X, Y
+        self.n_first = int(X.shape[0])
+        self.dtype = np.result_type(X.dtype, Y.dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows of both sources, and their width."""
+        first, second = self.sources
+        return self.n_first + int(second.shape[0]), int(first.shape[1])
+
+    def read(self, numbers: Numbers) -> Array:
+        """Return the rows with these numbers, those of the first source first."""
+        split = int(np.searchsorted(numbers, self.n_first))
+        out = np.empty((len(numbers), self.shape[1]), self.dtype)
+        for name, source, chosen, part in zip(
+            "XY",
+            self.sources,
+            (numbers[:split], numbers[split:] - self.n_first),
+            (out[:split], out[split:]),
+            strict=True,
+        ):
+            if len(chosen):
+                rows = source[chosen]
+                rows = np.asarray(rows.compute() if hasattr(rows, "compute") else rows)
+                part[...] = check_finite(rows, chosen, name)
+        return out
+
+
 def is_source(X: Any) -> bool:
     """Return whether rows are read on demand: a memory map, a `RowSource` or a dask array."""
     return isinstance(X, np.memmap | RowSource) or hasattr(X, "to_delayed")
 
 
-def check_source(X: Any) -> None:
+def check_source(X: Any, name: str = "X") -> None:
     """Raise ValueError unless X has two or more rows of numbers."""
     if len(X.shape) != 2 or np.isnan(X.shape).any():
         hint = "; call compute_chunk_sizes() first" if hasattr(X, "to_delayed") else ""
-        raise ValueError(f"X must have a known shape (n, d), got shape {X.shape}{hint}")
+        raise ValueError(f"{name} must have a known shape (n, d), got shape {X.shape}{hint}")
     if X.dtype.kind not in "biuf":
-        raise ValueError(f"X must hold numbers, got {X.dtype}")
+        raise ValueError(f"{name} must hold numbers, got {X.dtype}")
     if X.shape[0] < 2:
-        raise ValueError(f"X has {X.shape[0]} row(s); at least two are needed")
+        raise ValueError(f"{name} has {X.shape[0]} row(s); at least two are needed")
 
 
 def gather(X: Any, *numbers: Numbers) -> Any:
