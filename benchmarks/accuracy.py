@@ -51,7 +51,7 @@ METHODS: dict[str, Callable[[int, int], Hash]] = {
         m, random_state=s, **RKHS, **ROOT
     ),
     "kernel LDA-hash, RootSIFT": lambda m, s: kdiffhash.KernelLDAHash(
-        m, gamma="median", ridge=1e-3, random_state=s, **RKHS, **ROOT
+        m, random_state=s, **RKHS, **ROOT
     ),
     "kernel LDA-hash, refined, RootSIFT": lambda m, s: kdiffhash.KernelLDAHash(
         m, refine=1000, random_state=s, **RKHS, **ROOT

@@ -169,8 +169,7 @@ METHODS: dict[str, Method] = {
             "kernel-lda",
             "kernel LDA-hash",
             hashers.KernelLDAHash,
-            grid={"ridge": _RIDGES},
-            settings={**_ROOT, "gamma": "median"},
+            settings=_ROOT,
             takes=("n_basis",),
         ),
         Method(

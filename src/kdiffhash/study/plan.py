@@ -24,8 +24,10 @@ class Plan:
     """Everything that the results of a study depend on.
 
     A scene that is both trained and tested on is split into two halves (see `split_by`): one half
-    is trained on, the other is tested on by every method, whichever scene the method was trained
-    on. So all rows of one column of the train-test matrix have the same test pairs.
+    is trained on, the other is tested on. In a train-test matrix, methods trained on other scenes
+    are tested on that half too, so that all rows of one column have the same test pairs. If `cases`
+    names the cases, these methods are tested on the whole scene: low false positive rates need many
+    objects.
 
     Each of the `n_seeds` training seeds, `seed` and those after it, draws its own training pairs,
     basis and initial values. Settings are chosen once, with the first seed.
@@ -125,9 +127,12 @@ def load_train(plan: Plan, name: str, seed: int | None = None) -> TrainSet:
     return TrainSet(name_of(name), scene, pairs, similar)
 
 
-def load_test(plan: Plan, name: str) -> TestSet:
-    """Load a test scene and its pairs; fewer than 100 positive pairs are an error."""
-    scene = _half(plan, name, 1)
+def load_test(plan: Plan, name: str, *, is_own: bool = True) -> TestSet:
+    """Load a test scene and its pairs; fewer than 100 positive pairs are an error.
+
+    `is_own` tells whether the methods to be tested were trained on the same scene.
+    """
+    scene = load_scene(name) if plan.cases and not is_own else _half(plan, name, 1)
     pairs, similar = scene.test_pairs(plan.n_test_negatives, random_state=plan.seed + 1)
     if similar.sum() < 100:
         raise ValueError(

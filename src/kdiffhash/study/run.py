@@ -27,6 +27,8 @@ from .report import write_report
 from .results import Results, write_results
 from .train import Trained, train
 
+Case = tuple[str, str]  # trained on, tested on
+
 #: Kinds of the published scenes, which have no notes of their own.
 _KINDS = {
     "trevi": "architecture",
@@ -178,13 +180,8 @@ def _find_scenes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measure_all(results: Results, store: Store, verbose: bool) -> None:
-    plan, tests = results.plan, []
-    for name in plan.test:
-        test = _attempt(results, f"test scene {name}", partial(load_test, plan, name))
-        if test is not None:
-            tests.append(test)
-            results.kinds[test.name] = _kind(test)
-            results.notes += _notes_on(test)
+    plan = results.plan
+    tests = _load_tests(results)
     learned = sum(method.is_learned for method in results.methods.values())
     n_steps = len(plan.train) * (len(results.methods) - learned + learned * plan.n_seeds)
     with progress(n_steps + 1, "study", verbose) as advance:
@@ -196,15 +193,30 @@ def _measure_all(results: Results, store: Store, verbose: bool) -> None:
                 continue
             results.kinds[first.name] = _kind(first)
             sets = [first, *(load_train(plan, name, seed) for seed in plan.seeds[1:])]
-            tested = [one for one in tests if _is_tested(plan, name, one)]
+            tested = [one for (train_name, _), one in tests.items() if train_name == first.name]
             for method in results.methods.values():
                 _measure_method(results, method, sets, tested, store, advance)
         _measure_extras(results, tests, store)
         advance(1)
 
 
-def _is_tested(plan: Plan, train_name: str, test: TestSet) -> bool:
-    return test.name in {name_of(scene) for scene in plan.tests_of(train_name)}
+def _load_tests(results: Results) -> dict[Case, TestSet]:
+    """Load the test set of each train-test case; each is loaded once."""
+    plan, cases = results.plan, {}
+    loaded: dict[tuple[str, bool], TestSet | None] = {}
+    for train_name in plan.train:
+        for name in plan.tests_of(train_name):
+            which = (name, train_name == name or not plan.cases)
+            if which not in loaded:
+                work = partial(load_test, plan, name, is_own=which[1])
+                loaded[which] = test = _attempt(results, f"test scene {name}", work)
+                if test is not None and test.name not in results.kinds:
+                    results.kinds[test.name] = _kind(test)
+                    results.notes += _notes_on(test)
+            test = loaded[which]
+            if test is not None:
+                cases[name_of(train_name), test.name] = test
+    return cases
 
 
 def _measure_method(
@@ -245,12 +257,12 @@ def _measure_method(
             results.measured[name, test.name, method.name] = arrays
 
 
-def _measure_extras(results: Results, tests: list[TestSet], store: Store) -> None:
+def _measure_extras(results: Results, tests: dict[Case, TestSet], store: Store) -> None:
     """Run the other experiments: alpha, other descriptors, first matches, times."""
     if not results.measured:
         return
-    plan, (train_name, test_name) = results.plan, results.cases[0]
-    test = next(one for one in tests if one.name == test_name)
+    plan, train_name = results.plan, results.cases[0][0]
+    test = tests[results.cases[0]]
     data = load_train(plan, next(name for name in plan.train if name_of(name) == train_name))
     steps: dict[str, Callable[[], Any]] = {}
     pair = (data, test, plan, store)
@@ -277,8 +289,10 @@ def _attempt(results: Results, where: str, work: Callable[[], Any]) -> Any:
     except Exception as error:  # a user's own method may raise anything
         if isinstance(error, OSError) and error.errno == 28:  # a full disk stops the study
             raise
-        results.errors.append({"where": where, "error": str(error) or type(error).__name__})
-        print(f"{where}: {error}", file=sys.stderr)
+        failed = {"where": where, "error": str(error) or type(error).__name__}
+        if failed not in results.errors:
+            results.errors.append(failed)
+            print(f"{where}: {error}", file=sys.stderr)
         return None
 
 

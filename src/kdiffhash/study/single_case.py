@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -155,16 +155,17 @@ def _other_descriptor(
     }
 
 
-def first_matches(results: Results, tests: list[TestSet]) -> dict[str, Any] | None:
+def first_matches(
+    results: Results, tests: Mapping[tuple[str, str], TestSet]
+) -> dict[str, Any] | None:
     """Measure the precision of the first five matches in each case, and make a gallery."""
-    by_name = {test.name: test for test in tests}
-    cases = [_first_matches_of(results, train, by_name[test]) for train, test in results.cases]
+    cases = [_first_matches_of(results, case[0], tests[case]) for case in results.cases]
     found: dict[str, Any] = {"cases": [case for case in cases if case is not None]}
     if not found["cases"]:
         return None
     # Rather a scene that was not trained on: a scene of sheets may contain training patches.
     for train, test in sorted(results.cases, key=lambda case: case[0] == case[1]):
-        scene = _with_patches(by_name[test].scene)
+        scene = _with_patches(tests[train, test].scene)
         if scene is not None:
             found["gallery"] = _gallery(results, train, scene)
             break
