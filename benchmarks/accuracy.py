@@ -102,31 +102,8 @@ def full_table(result: dict[str, Any]) -> str:
     return "\n\n".join(scene_tables)
 
 
-def short_table(result: dict[str, Any]) -> str:
-    """Return the README's table: one length per method."""
-    shown = {
-        "SIFT, Euclidean": 1024,
-        "RootSIFT, Euclidean": 1024,
-        LEARNED_FLOAT: 4096,
-        "random hyperplanes, RootSIFT": 256,
-        "ITQ, RootSIFT": 128,
-        "boosted SSH, projection, RootSIFT": 256,
-        "DIF, difference, RootSIFT": 128,
-        "LDA-hash, RootSIFT": 128,
-        "kDIF, difference, RootSIFT": 256,
-        "kernel LDA-hash, RootSIFT": 256,
-        "kernel LDA-hash, refined, RootSIFT": 256,
-    }
-    cells = {test: table_cells(result, test) for test in TITLES}
-    rows = [
-        [method, str(n), *[cells[test][method][n].replace("*", "") for test in TITLES]]
-        for method, n in shown.items()
-    ]
-    return table(["method", "bits", *TITLES.values()], rows)
-
-
 def tables(result: dict[str, Any]) -> dict[str, str]:
-    return {"accuracy": full_table(result), "README.md:accuracy": short_table(result)}
+    return {"accuracy": full_table(result)}
 
 
 def main() -> None:

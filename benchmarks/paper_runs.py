@@ -25,7 +25,7 @@ from kdiffhash.study import run_paper_study
 
 def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
-        "paper-run": verdicts(result),
+        "paper-run": verdicts(result, "paper-"),
         "paper-run-comparisons": comparison_table(result, "kDIF outperforms DIF", "paper"),
         "paper-run-rates": "\n\n".join(rate_tables(result, "paper-")),
         "paper-run-settings": settings_table(result),
@@ -38,6 +38,7 @@ def main() -> None:
     report("paper_runs", kept(results, Path(options.out)), options)
     if not options.no_save:
         copy_figures(Path(options.out), "paper-*.svg")
+        copy_figures(Path(options.out), "alpha.svg", "paper-")
 
 
 if __name__ == "__main__":

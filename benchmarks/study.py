@@ -29,7 +29,7 @@ LEFT_OUT = ("sdh", "ksh", "random", "itq", "pca", "spectral", "sklsh", "klsh", "
 
 def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
-        "study": verdicts(result),
+        "study": verdicts(result, ""),
         "study-rates": "\n\n".join(rate_tables(result, "")),
         "study-settings": settings_table(result),
         "budgets": budget_table(),
@@ -46,7 +46,7 @@ def main() -> None:
     )
     report("study", kept(results, Path(options.out)), options)
     if not options.no_save:
-        copy_figures(Path(options.out), "*.svg")
+        copy_figures(Path(options.out), "[!p]*.svg")
 
 
 if __name__ == "__main__":

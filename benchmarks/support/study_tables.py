@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kdiffhash import Interval
 from kdiffhash.study.methods import METHODS
 from kdiffhash.study.plan import Plan
 from kdiffhash.study.report import headline
 from kdiffhash.study.results import Results
 from kdiffhash.study.train import budget_of
+from kdiffhash.study.verdicts import in_words
 
 from .markdown import table
 
@@ -44,8 +46,8 @@ def kept(results: Results, out: Path) -> dict[str, Any]:
     }
 
 
-def claims_table(found: dict[str, Any], is_ours: bool) -> str:
-    """Return the two columns of verdicts, one row per claim."""
+def claims_table(found: dict[str, Any], is_ours: bool, figures: str) -> str:
+    """Return the two columns of verdicts, one row per claim, with a link to its figure."""
     lines = []
     for claim in found["claims"]:
         if claim["is_ours"] != is_ours:
@@ -59,6 +61,9 @@ def claims_table(found: dict[str, Any], is_ours: bool) -> str:
             cells.append("<br>".join(texts))
         quantity = claim["quantity"][:1].upper() + claim["quantity"][1:]
         words = f"{claim['claim']} ({claim['section']}). {quantity}."
+        figure = f"{figures}{claim['figure']}.svg"
+        if (FIGURES / figure).is_file():
+            words += f" [Figure](study/{figure})"
         lines.append([words, *cells])
     return table(["claim", *COLUMNS.values()], lines)
 
@@ -68,8 +73,8 @@ def comparison_table(found: dict[str, Any], start: str, column: str) -> str:
     (claim,) = (claim for claim in found["claims"] if claim["claim"].startswith(start))
     lines = []
     for one in claim[column]["0.1 %"]["comparisons"]:
-        bounds = f"{one['value']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
-        p = "-" if one["p_value"] is None else f"{one['p_value']:.3f}"
+        bounds = in_words(Interval(one["value"], one["low"], one["high"]))
+        p = "-" if one["p_value"] is None else f"{one['p_value']:.3f}".replace("0.000", "< 0.001")
         lines.append([one["where"], bounds, p, one["verdict"]])
     return table(["case", claim["quantity"], "p, corrected", "verdict"], lines)
 
@@ -94,14 +99,17 @@ def rate_tables(found: dict[str, Any], figures: str) -> list[str]:
     return parts
 
 
-def verdicts(found: dict[str, Any]) -> str:
-    """Return the headline, notes, the paper's claims and our own rules."""
+def verdicts(found: dict[str, Any], figures: str) -> str:
+    """Return the headline, notes, the paper's claims and our own rules.
+
+    Names of figures start with `figures`.
+    """
     parts = [
         found["headline"],
         " ".join(found["notes"]),
-        claims_table(found, is_ours=False),
+        claims_table(found, False, figures),
         "Our own rules, outside the count:",
-        claims_table(found, is_ours=True),
+        claims_table(found, True, figures),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -124,9 +132,9 @@ def settings_table(found: dict[str, Any]) -> str:
     return table(["method and training scene", "chosen"], rows)
 
 
-def copy_figures(folder: Path, pattern: str) -> None:
+def copy_figures(folder: Path, pattern: str, prefix: str = "") -> None:
     """Copy figures without patches, which are not ours to publish, to the documentation."""
     FIGURES.mkdir(exist_ok=True)
     for path in (folder / "figures").glob(pattern):
         if path.stem not in ("pair", "matches"):
-            shutil.copy(path, FIGURES / path.name)
+            shutil.copy(path, FIGURES / f"{prefix}{path.name}")

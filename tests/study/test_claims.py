@@ -101,6 +101,15 @@ def test_the_other_comparisons_decide_where_some_have_too_few_objects():
     assert finding.summary == "holds in 1 of 1 comparisons; 1 not judged (too few objects)"
 
 
+def test_comparisons_of_several_cases_are_counted_by_length():
+    gaps = [Interval(value, value - 0.5, value + 0.5) for value in (-1.0, -1.0, 1.0, -1.0)]
+    found = [("a, 32 bits", gaps[0]), ("a, 64 bits", gaps[1])]
+    found += [("b, 32 bits", gaps[2]), ("b, 64 bits", gaps[3])]
+    finding = judge(found, 1, lengths=[32, 64, 32, 64])
+    text = "holds in 3 of 4 comparisons (1 of 2 at 32, 2 of 2 at 64 bits), the opposite in 1"
+    assert finding.summary == text
+
+
 def test_holm_correction_agrees_with_its_definition():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0]

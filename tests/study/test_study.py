@@ -198,6 +198,31 @@ def test_a_scene_that_is_trained_and_tested_on_is_split(small_scenes, tmp_path):
     assert general.recommended["0.1 %"].mean is not None
 
 
+def test_named_cases_test_on_whole_scenes_but_on_half_of_their_own(small_scenes, tmp_path):
+    """notredame -> notredame and trevi -> notredame: only the first needs a half."""
+    hill, house = (str((small_scenes / name).resolve()) for name in ("hill", "house"))
+    with mock.patch("kdiffhash.study.run.quick_plan", small):
+        results = run_study(
+            tmp_path,
+            cases=[(hill, hill), (house, hill)],
+            methods=["sift", "kdif"],
+            lengths=[64],
+            quick=True,
+        )
+    assert results.cases == [("hill", "hill"), ("house", "hill")]
+    own, other = (load_test(results.plan, hill, is_own=is_own) for is_own in (True, False))
+    assert (len(own.scene), len(other.scene)) == (600, 1200)
+    for case, test in zip(results.cases, (own, other)):
+        rows = np.asarray(test.scene.descriptors, float)
+        a, b = test.pairs.T
+        sift = np.linalg.norm(rows[a] - rows[b], axis=1)
+        value, _ = results.rate(*case, "sift", None, "fnr_at_1e-3")
+        assert value == pytest.approx(fnr(sift, test.similar, 1e-3), abs=1e-9)
+    # Rates on different pairs are not compared.
+    (general,) = (c for c in results.extras["claims"] if c.claim.startswith("Codes generalise"))
+    assert general.recommended[""].verdict == "not tested"
+
+
 OWN = """
 import numpy as np
 class Signs:

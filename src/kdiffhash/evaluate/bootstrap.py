@@ -21,6 +21,7 @@ from .resampling import (
     combine_seeds,
     effective_objects,
     enough_objects,
+    enough_objects_each,
     resample_rates,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "combine_seeds",
     "effective_objects",
     "enough_objects",
+    "enough_objects_each",
     "interval_of",
     "resample_rates",
 ]
@@ -274,7 +276,7 @@ def bootstrap_seeds(
         by_seed = by_seed[: len(own)] - by_seed[len(own) :]
         resampled = resampled[: len(own)] - resampled[len(own) :]
     value, means = combine_seeds(by_seed, resampled, random_state=rng)
-    is_reliable = all(enough_objects(rate, array, similar, objects) for array in own + other)
+    is_reliable = bool(enough_objects_each([rate], own + other, similar, objects).all())
     return interval_of(float(value), means, confidence, is_reliable=is_reliable)
 
 

@@ -221,7 +221,7 @@ def effective_objects(
     >>> round(effective_objects(lambda r: r.fnr_at(0.5), distances, similar, objects), 2)
     2.67
     """
-    return _operating_point(rate, distances, similar, objects)[0]
+    return _operating_points([rate], [distances], similar, objects)[0][0][0][0]
 
 
 def enough_objects(
@@ -267,30 +267,80 @@ def enough_objects(
     >>> enough_objects(lambda r: r.fnr_at(1e-3), distances, similar, objects)
     False
     """
-    n_effective, fpr, n_objects = _operating_point(rate, distances, similar, objects)
-    return bool(n_effective >= MIN_EFFECTIVE_OBJECTS and n_objects * fpr >= 2)
+    return bool(enough_objects_each([rate], [distances], similar, objects)[0, 0])
+
+
+def enough_objects_each(
+    rates: Sequence[Rate], distances: Sequence[ArrayLike], similar: ArrayLike, objects: ArrayLike
+) -> NDArray[np.bool_]:
+    """Apply the rule of `enough_objects` to several methods and rates on the same pairs.
+
+    Parameters
+    ----------
+    rates : sequence of functions of a Roc
+        See `effective_objects`.
+    distances : sequence of arrays of shape (p,)
+        Distances of the same pairs, one array per method.
+    similar : bool array of shape (p,)
+        True for positive pairs.
+    objects : array of shape (p, 2)
+        Labels of the two rows of each pair; equal in positive pairs.
+
+    Returns
+    -------
+    is_enough : bool array of shape (n_methods, n_rates)
+
+    Examples
+    --------
+    >>> from kdiffhash.evaluate.resampling import enough_objects_each
+    >>> objects = [[0, 0], [1, 1], [0, 1], [1, 0]]
+    >>> rates = [lambda r: r.fnr_at(0.5), lambda r: r.auc]
+    >>> enough_objects_each(rates, [[1, 2, 3, 4]], [True, True, False, False], objects)
+    array([[False,  True]])
+    """
+    points, n_objects = _operating_points(rates, distances, similar, objects)
+    return np.array(
+        [
+            [
+                n_effective >= MIN_EFFECTIVE_OBJECTS and n_objects * fpr >= 2
+                for n_effective, fpr in row
+            ]
+            for row in points
+        ]
+    )
+
+
+def _operating_points(
+    rates: Sequence[Rate], distances: Sequence[ArrayLike], similar: ArrayLike, objects: ArrayLike
+) -> tuple[list[list[tuple[float, float]]], int]:
+    """Evaluate the operating points of rates.
+
+    Return, by method and rate, the effective number of objects among the false positives and the
+    false positive rate, and the number of objects in negative pairs.
+    """
+    checked = [check_distances(values, similar) for values in distances]
+    flags = checked[0][1]
+    first, second, _ = _members(objects, flags)
+    left, right = first[~flags], second[~flags]
+    points = []
+    for values, _ in checked:
+        curve = Levels(values, flags).roc(None, None)
+        points.append(
+            [_operating_point(rate, curve, values[~flags], left, right) for rate in rates]
+        )
+    return points, len(np.unique([left, right]))
 
 
 def _operating_point(
-    rate: Rate, distances: ArrayLike, similar: ArrayLike, objects: ArrayLike
-) -> tuple[float, float, int]:
-    """Evaluate the operating point of a rate.
-
-    Return the effective number of objects among its false positives, its false positive rate, and
-    the number of objects in negative pairs.
-    """
-    values, flags = check_distances(distances, similar)
-    first, second, _ = _members(objects, flags)
-    left, right = first[~flags], second[~flags]
-    n_objects = len(np.unique([left, right]))
-    curve = Levels(values, flags).roc(None, None)
+    rate: Rate, curve: Roc, distances: Floats, left: NDArray[np.int64], right: NDArray[np.int64]
+) -> tuple[float, float]:
     recording = _RecordingRoc(curve.distances, curve.fpr, curve.tpr)
     rate(recording)
     if not recording.fprs_used:
-        return np.inf, 1.0, n_objects
+        return np.inf, 1.0
     fpr = min(recording.fprs_used)
-    counts = _false_positives(curve, fpr, values[~flags], left, right)
-    return float(counts.sum() ** 2 / max((counts**2).sum(), 1)), fpr, n_objects
+    counts = _false_positives(curve, fpr, distances, left, right)
+    return float(counts.sum() ** 2 / max((counts**2).sum(), 1)), fpr
 
 
 @dataclass(frozen=True)

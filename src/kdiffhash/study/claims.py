@@ -156,7 +156,7 @@ def _about_rates(
     sign = 1 if wanted == "below" else -1
 
     def find(roles: Roles, rate: str) -> Finding:
-        found, samples = [], []
+        found, samples, lengths = [], [], []
         for first, second in choose(results, roles):
             a, b = results.rate(*first, rate), results.rate(*second, rate)
             if a is None or b is None:
@@ -165,7 +165,8 @@ def _about_rates(
             n = min(len(a[1]), len(b[1]))
             samples.append(100 * (a[1][:n] - b[1][:n]) - margin)
             gap = interval_of(100 * (a[0] - b[0]) - margin, samples[-1], is_reliable=reliable)
-            found.append((_name(first, second), gap))
+            found.append((_name(results, first, second), gap))
+            lengths.append(first[3] or 0)
         if not found:
             return Finding("not tested", missing)
         n = min(map(len, samples))
@@ -173,7 +174,7 @@ def _about_rates(
             float(np.mean([gap.value for _, gap in found])),
             np.mean([one[:n] for one in samples], axis=0),
         )
-        return judge(found, sign, mean)
+        return judge(found, sign, mean, lengths)
 
     paper, recommended = (
         {text: find(roles, rate) for rate, text in LOW_FPR.items()}
@@ -187,13 +188,13 @@ def _about_rates(
     return Claim(claim, section, f"{quantity}, points", figure, paper, recommended, is_ours)
 
 
-def _name(first: Measured, second: Measured) -> str:
+def _name(results: Results, first: Measured, second: Measured) -> str:
     train, test, method, n_bits = first
-    size = f"{n_bits} bits" if n_bits else method
+    size = f"{n_bits} bits" if n_bits else results.methods[method].title
     if second[0] != train:
         against = f"training on {second[0]}"
     elif second[2] != method:
-        against = second[2]
+        against = results.methods[second[2]].title
     else:
         against = f"{second[3]} bits"
     return f"{train} \N{RIGHTWARDS ARROW} {test}, {size} against {against}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..codes import truncate
 from ..datasets import load_scene
-from ..evaluate.bootstrap import combine_seeds, enough_objects, resample_rates
+from ..evaluate.bootstrap import combine_seeds, enough_objects_each, resample_rates
 from ..evaluate.pair_distances import code_distances, euclidean
 from ..evaluate.roc import RATES, roc
 from .cache import Arrays, Store, stamp
@@ -69,11 +69,8 @@ def measure(
         "is_code": np.array(is_code),
         "values": values,
         "samples": samples,
-        "reliable": np.array(
-            [
-                [enough_objects(rate, one, test.similar, test.objects) for rate in RATES.values()]
-                for one in distances.values()
-            ]
+        "reliable": enough_objects_each(
+            list(RATES.values()), list(distances.values()), test.similar, test.objects
         ),
         "fpr": np.tile(at, (len(curves), 1)),
         "tpr": np.array([np.interp(at, curve.fpr, curve.tpr) for curve in curves]),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..datasets import Scene, describe_patches, find_scene, load_scene
 from ..datasets.sheets import find_sheets
-from ..evaluate.bootstrap import combine_seeds, enough_objects, interval_of, resample_rates
+from ..evaluate.bootstrap import combine_seeds, enough_objects_each, interval_of, resample_rates
 from ..evaluate.pair_distances import code_distances, euclidean
 from ..evaluate.roc import RATES
 from ..hashers import PAPER_SETTING, KernelDiffHash
@@ -94,8 +94,7 @@ def sweep_alpha(
 
 def _enough(distances: list[NDArray[Any]], similar: Similar, objects: NDArray[np.int64]) -> bool:
     """Return whether there are enough objects for the confidence intervals at 0.1 % FPR."""
-    rate = RATES["fnr_at_1e-3"]
-    return all(enough_objects(rate, one, similar, objects) for one in distances)
+    return bool(enough_objects_each([RATES["fnr_at_1e-3"]], distances, similar, objects).all())
 
 
 def other_descriptors(data: TrainSet, test: TestSet, plan: Plan) -> list[dict[str, Any]] | None:

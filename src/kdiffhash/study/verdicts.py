@@ -82,11 +82,15 @@ class Claim:
 
 
 def judge(
-    found: Sequence[tuple[str, Interval]], sign: int, mean: Interval | None = None
+    found: Sequence[tuple[str, Interval]],
+    sign: int,
+    mean: Interval | None = None,
+    lengths: Sequence[int] = (),
 ) -> Finding:
     """Correct the comparisons of a claim for their number and decide.
 
-    `sign` is 1 if the claim is that differences are negative, -1 if positive.
+    `sign` is 1 if the claim is that differences are negative, -1 if positive. With the code length
+    of each comparison, the summary counts those in which the claim holds by length.
     """
     judged = [i for i, (_, gap) in enumerate(found) if gap.is_reliable]
     corrected = dict(zip(judged, holm([tail_probability(found[i][1]) for i in judged])))
@@ -100,7 +104,7 @@ def judge(
         one = Comparison(where, gap.value, gap.low, gap.high, corrected.get(i), verdict)
         comparisons.append(one)
     whole = mean or (found[0][1] if len(found) == 1 else None)
-    words = [_count([one.verdict for one in comparisons])]
+    words = [_count([one.verdict for one in comparisons], lengths)]
     if whole is not None:
         words.insert(0, f"{'mean ' if len(found) > 1 else ''}{in_words(whole)}")
     bounds = (whole.value, whole.low, whole.high) if whole else None
@@ -118,7 +122,7 @@ def _overall(verdicts: Sequence[Verdict]) -> Verdict:
     return "holds" if all(verdict == "holds" for verdict in judged) else "undecided"
 
 
-def _count(verdicts: Sequence[Verdict]) -> str:
+def _count(verdicts: Sequence[Verdict], lengths: Sequence[int]) -> str:
     """Say in how many comparisons a claim holds, and how many have too few objects."""
     n_left_out = verdicts.count("not judged")
     if n_left_out == len(verdicts):
@@ -126,6 +130,13 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     if len(verdicts) == 1:
         return ""
     text = f"holds in {verdicts.count('holds')} of {len(verdicts) - n_left_out} comparisons"
+    by_length: dict[int, list[Verdict]] = {}
+    for n_bits, verdict in zip(lengths, verdicts):
+        if verdict != "not judged":
+            by_length.setdefault(n_bits, []).append(verdict)
+    if 1 < len(by_length) < len(verdicts) - n_left_out:
+        each = [f"{v.count('holds')} of {len(v)} at {n}" for n, v in sorted(by_length.items())]
+        text += f" ({', '.join(each)} bits)"
     if "does not hold" in verdicts:
         text += f", the opposite in {verdicts.count('does not hold')}"
     return text + (f"; {n_left_out} not judged (too few objects)" if n_left_out else "")
