@@ -1,4 +1,4 @@
-"""Descriptors of patches: SIFT, as in the paper, and HOG as an alternative."""
+"""Descriptors of patches: SIFT by OpenCV (the paper uses another program), and HOG."""
 
 from __future__ import annotations
 

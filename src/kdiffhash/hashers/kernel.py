@@ -48,11 +48,11 @@ PAPER_SETTING: Mapping[str, Any] = {
 """Parameters of `KernelDiffHash` for the method of the paper.
 
 The paper specifies cross moments, alpha = 25, no centring, a Gaussian kernel of a Mahalanobis
-distance, coefficient vectors of unit length, and SIFT descriptors without preprocessing. It does
-not specify the rest, which was chosen here: 1000 random basis rows; the bandwidth (the paper's
-formula has none), a tenth of the reciprocal of the median, from a grid on training data; and
-thresholds that minimise FNR + FPR, because with the factor
-alpha of eq. 5 nearly all bits become constant.
+distance, and SIFT descriptors without preprocessing. It does not specify the rest, which was chosen
+here: coefficient vectors of unit length, which solve the printed eigenvalue problem; 1000 random
+basis rows; the bandwidth (the paper's formula has none), a tenth of the reciprocal of the median,
+from a grid on training data; and thresholds that minimise FNR + FPR, because with the factor alpha
+of eq. 5 nearly all bits become constant.
 
 Examples
 --------
@@ -286,7 +286,8 @@ class KernelDiffHash(KernelHasher):
 
     See Also
     --------
-    PAPER_SETTING : Parameters of the paper's own method.
+    PAPER_SETTING : Parameters of the paper, with a number of basis rows and a bandwidth that it
+        does not state.
     KernelLDAHash : More accurate from 128 bits on.
 
     Notes

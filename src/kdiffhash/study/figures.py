@@ -116,6 +116,12 @@ def _plain_axes(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
+def _case(results: Results, train: str, test: str, words: str) -> str:
+    """Return the title of a figure; it says if the labels of the test scene are recovered."""
+    recovered = any(note.startswith(f"{test}: labels recovered") for note in results.notes)
+    return words.format(train, test) + (" (labels recovered)" if recovered else "")
+
+
 # Line styles of the paper's figures.
 _PAPER_LINES: dict[str, dict[str, Any]] = {
     "sift": {"color": "black", "linestyle": "--"},
@@ -139,7 +145,8 @@ def _paper_roc(results: Results, train: str, test: str, figure: Any) -> str:
                 box = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8}
                 words = {"fontsize": 7, "color": line["color"], "ha": "center", "bbox": box}
                 axes.annotate(str(n_bits), place, **words, va="center")
-    axes.set(xscale="log", xlim=(1e-4, 1), xlabel="FPR", ylabel="TPR", title=f"{train}\u2013{test}")
+    title = _case(results, train, test, "{}\u2013{}")
+    axes.set(xscale="log", xlim=(1e-4, 1), xlabel="FPR", ylabel="TPR", title=title)
     lowest = min(
         results.measured[train, test, name]["tpr"][0][0 if name == "sift" else 40]
         for name in _PAPER_LINES
@@ -173,6 +180,8 @@ def _paper_size(results: Results, train: str, test: str, figure: Any) -> str:
             ]
             bits, value, low, high = np.array(rows).T
             errors = [value - low, high - value]
+            if len(rows) == 1:
+                axes.axhline(value[0], **line, linewidth=0.8)
             axes.errorbar(
                 bits, value, errors, **line, marker="o", ms=4, capsize=2, label=_PAPER_TITLES[name]
             )
@@ -183,7 +192,7 @@ def _paper_size(results: Results, train: str, test: str, figure: Any) -> str:
         axes.set_ylim(bottom=0)
         axes.grid(True, color="#dddddd", linewidth=0.6)
     panels[0].legend(frameon=False)
-    figure.suptitle(f"{train}\u2013{test}", fontsize=10)
+    figure.suptitle(_case(results, train, test, "{}\u2013{}"), fontsize=10)
     return (
         f"The paper's figure of FNR against descriptor size, trained on {train}, tested on {test}, "
         "with 95 % confidence intervals."
@@ -224,7 +233,7 @@ def _roc(results: Results, train: str, test: str, figure: Any) -> str:
         ylim=(0, 1.01),
         xlabel="false positive rate",
         ylabel="true positive rate",
-        title=f"trained on {train}, tested on {test}",
+        title=_case(results, train, test, "trained on {}, tested on {}"),
     )
     axes.xaxis.set_major_formatter("{x:g}")
     _plain_axes(axes)
@@ -259,13 +268,13 @@ def _size(results: Results, train: str, test: str, figure: Any) -> str:
                 label=method.title,
             )
         axes.set(xscale="log", xlabel="bits", ylabel="FNR, %", title=title)
-        ticks = sorted({*results.plan.lengths, 1024})
+        ticks = sorted({*results.plan.lengths, 1024, *(row["n_bits"] for row in rows)})
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
         _plain_axes(axes)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside lower center", ncols=6)
-    figure.suptitle(f"trained on {train}, tested on {test}", fontsize=10)
+    figure.suptitle(_case(results, train, test, "trained on {}, tested on {}"), fontsize=10)
     return (
         f"False negative rate against size in bits at 0.1 % and 0.01 % false positives, trained on "
         f"{train}, tested on {test}, with 95 % intervals."
