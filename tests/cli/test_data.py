@@ -31,7 +31,7 @@ def test_local_archive_is_fetched_described_and_trained_on(scene, tmp_path, comm
     assert fetched["photos"] == "unknown"
     assert fetched["descriptors"] == "sift"
     folder = fetched["scene"]
-    assert "descriptors: hog, sift" in command("data", "describe", folder, "--kind", "hog")
+    assert "descriptors: hog, sift" in command("data", "describe", folder, "--descriptor", "hog")
     model = tmp_path / "model.safetensors"
     train = ["train", folder, "-o", model, "--bits", 32, "--basis", 50, "--json"]
     assert command(*train)["input_features"] == 128

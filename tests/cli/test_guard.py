@@ -14,7 +14,7 @@ import typer
 import kdiffhash
 from kdiffhash.cli.commands import app
 
-OUTPUTS = {"out", "onnx", "keep"}  # parameters that name an output
+OUTPUTS = {"out", "backup", "keep", "drop"}  # parameters that name an output
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ CASES = [  # arguments of a command; {} marks the input that is given as the out
     ["train", "labelled.npz", "{labelled.npz}", "-o"],
     ["encode", "model.npy", "{rows.npy}", "-o"],
     ["encode", "{model.npy}", "rows.npy", "-o"],
-    ["export", "{model.npy}", "--onnx"],
+    ["export", "{model.npy}", "-o"],
     ["index", "build", "{codes.npy}", "-o"],
     ["index", "build", "codes.npy", "--ids", "{ids.npy}", "-o"],
     ["index", "build", "codes.npy", "--model", "{model.npy}", "-o"],
@@ -62,8 +62,8 @@ CASES = [  # arguments of a command; {} marks the input that is given as the out
     ["index", "repair", "{index.npz}", "-o"],
     ["match", "{a.png}", "b.png", "-o"],
     ["match", "a.png", "{b.png}", "-o"],
-    ["colmap", "match", "{codes.npy}", "--keep"],
-    ["colmap", "match", "index.npz", "--pairs", "{codes.npy}", "--keep"],
+    ["colmap", "match", "{codes.npy}", "--backup"],
+    ["colmap", "match", "index.npz", "--pairs", "{codes.npy}", "--backup"],
     ["colmap", "shrink", "{codes.npy}", "-o"],
     ["hloc", "encode", "{codes.npy}", "-o"],
     ["hloc", "encode", "codes.npy", "--model", "{model.npy}", "-o"],

@@ -193,7 +193,7 @@ def test_missing_cache_folder_is_reported_with_the_variable_that_sets_it(run, co
         ("match photos/a.png photos/b.png -o photos/m.png", "photos"),
         ("photos index photos --index photos.index", "photos.index"),
         ("study --quick -o report", "report"),
-        ("data describe train --kind hog", "train"),
+        ("data describe train --descriptor hog", "train"),
     ],
 )
 def test_output_that_cannot_be_written_is_reported_in_one_sentence(run, command, folder):

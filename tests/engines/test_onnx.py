@@ -72,5 +72,5 @@ def test_export_command_writes_a_graph(tmp_path, rows, command):
     hasher.save(tmp_path / "model.safetensors")
     target = tmp_path / "model.onnx"
     model = tmp_path / "model.safetensors"
-    assert command("export", model, "--onnx", target, "--bits", 8, "--json")["bits"] == 8
+    assert command("export", model, "-o", target, "--bits", 8, "--json")["bits"] == 8
     np.testing.assert_array_equal(run(target, X), hasher.truncate(8).transform(X))

@@ -196,7 +196,7 @@ def test_matching_twice_gives_the_same_database(database, run):
 
 def test_keep_copies_the_database_before_matching(database, tmp_path, run):
     before = contents(database)
-    output = run("match", database, "--keep", tmp_path / "copy.db", "--json")
+    output = run("match", database, "--backup", tmp_path / "copy.db", "--json")
     assert output["copy"] == str(tmp_path / "copy.db")
     assert contents(tmp_path / "copy.db") == before != contents(database)
     with closing(pycolmap.Database.open(tmp_path / "copy.db")) as copy:
@@ -266,7 +266,7 @@ def test_the_options_model_bits_and_descriptors_choose_the_model(database, tmp_p
     first = contents(database)
     run("match", database, "--bits", 128, "--no-verify")
     assert contents(database) == first
-    run("match", database, "--bits", 128, "--descriptors", "sift", "--no-verify")
+    run("match", database, "--bits", 128, "--descriptor", "sift", "--no-verify")
     assert contents(database) != first
     rows = np.random.default_rng(0).normal(size=(100, 64))
     RandomHyperplaneHash(32, random_state=0).fit(rows, np.arange(100)).save(tmp_path / "narrow")
@@ -344,7 +344,7 @@ def add_empty_model_table(path):
 def test_unusable_databases_are_refused_and_unchanged(database, tmp_path, run, change, message):
     change(database)
     before = database.read_bytes()
-    output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
+    output = run("match", database, "--backup", tmp_path / "copy.db", fail=True)
     assert str(database) in output
     assert message in output
     assert database.read_bytes() == before
@@ -462,7 +462,7 @@ def test_codes_of_another_model_are_refused(database, tmp_path, run):
     assert small.read_bytes() == before
     load_pretrained("rootsift", 128).save(tmp_path / "own")
     run("match", small, "--model", tmp_path / "own", "--no-verify")
-    run("match", small, "--bits", 128, "--descriptors", "sift", "--no-verify")  # equal codes
+    run("match", small, "--bits", 128, "--descriptor", "sift", "--no-verify")  # equal codes
     run("match", database, "--bits", 128, "--no-verify")
     assert contents(small)["matches"] == contents(database)["matches"]
 
@@ -483,11 +483,11 @@ def test_a_failed_shrink_leaves_no_file(database, tmp_path, run):
 def test_keep_does_not_replace_an_existing_file(database, tmp_path, run):
     (tmp_path / "copy.db").write_text("mine")
     before = contents(database)
-    output = run("match", database, "--keep", tmp_path / "copy.db", fail=True)
-    assert "--keep" in output
+    output = run("match", database, "--backup", tmp_path / "copy.db", fail=True)
+    assert "--backup" in output
     assert "already exists" in output
-    assert "would be replaced" in run("match", database, "--keep", database, fail=True)
+    assert "would be replaced" in run("match", database, "--backup", database, fail=True)
     assert (tmp_path / "copy.db").read_text() == "mine"
     assert contents(database) == before
-    output = run("match", database, "--keep", tmp_path / "nowhere" / "copy.db", fail=True)
-    assert "--keep: the folder" in output
+    output = run("match", database, "--backup", tmp_path / "nowhere" / "copy.db", fail=True)
+    assert "--backup: the folder" in output

@@ -203,9 +203,7 @@ def test_the_commands_pass_their_options_on(features, descriptors, tmp_path, run
         options = (*which, "--pairs", tmp_path / "pairs.txt", "--ratio", 0.9, "--jobs", 1)
         run("match", features, "-o", matches, *options)
         assert_matches(matches, short, [NAMES[:2]], n_bits=128, ratio=0.9)
-    run(
-        "match", features, "-o", matches, "--descriptors", "sift", "--pairs", tmp_path / "pairs.txt"
-    )
+    run("match", features, "-o", matches, "--descriptor", "sift", "--pairs", tmp_path / "pairs.txt")
     model = load_pretrained("sift", 256)
     assert_matches(matches, {n: model.transform(descriptors[n]) for n in short}, [NAMES[:2]])
 

@@ -1,8 +1,12 @@
-"""Progress bars on standard error, shown only on request and only on a terminal."""
+"""Progress bars and logs of steps on standard error, shown only on request.
+
+Bars are drawn on a terminal only.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
 
 _enabled = False  # whether bars are shown without `verbose`
 _is_drawing = False  # whether a bar is on the terminal
+_log_start: float | None = None  # when the log of steps started, if there is one
 
 
 @contextmanager
@@ -23,6 +28,25 @@ def shown() -> Iterator[None]:
         yield
     finally:
         _enabled = before
+
+
+@contextmanager
+def logging_steps() -> Iterator[None]:
+    """Write a line at the start of each step inside this context, with the time since its start."""
+    global _log_start
+    before, _log_start = _log_start, time.perf_counter()
+    try:
+        yield
+        log("done")
+    finally:
+        _log_start = before
+
+
+def log(text: str) -> None:
+    """Write a line to the log of steps, if there is one."""
+    if _log_start is not None:
+        seconds = time.perf_counter() - _log_start
+        print(f"[{seconds:7.2f} s] {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -48,6 +72,7 @@ def progress(
         Call it with the number of steps completed since the last call.
     """
     global _is_drawing
+    log(description)
     if _is_drawing or not is_shown(verbose):
         yield lambda n_steps: None  # noqa: ARG005
         return

@@ -26,10 +26,17 @@ def run() -> None:
 
         app(repeat_options(sys.argv[1:]))
     except (ValueError, OSError, MemoryError, ImportError) as error:
-        if os.environ.get("KDIFFHASH_TRACEBACK"):
+        if _is_verbose():
             raise
         print(f"error: {_error_message(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _is_verbose() -> bool:
+    """Return whether the command that runs was started with `--verbose`."""
+    from .app import verbosity
+
+    return bool(verbosity["verbose"] or os.environ.get("KDIFFHASH_TRACEBACK"))
 
 
 def _error_message(error: BaseException) -> str:

@@ -11,36 +11,42 @@ from . import pg_commands as pg
 from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
 from . import sqlite_commands as sqlite
+from .app import App
 from .calibrate_command import calibrate
 from .duplicates_command import duplicates
 from .eval_command import evaluate
+from .help_page import PANELS
 from .info_command import info
 from .study_command import study
 
-app = typer.Typer(
+_LEARN, _SEARCH, _PHOTOS, _RESEARCH, _ = PANELS
+
+app = App(
     name="kdiffhash",
     help="Learn compact binary codes from pairs that should match and pairs that should not.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    epilog="""\
+First steps:
+  kdiffhash match A.jpg B.jpg -o matches.jpg            two photographs
+  kdiffhash train rows.npy --labels y.npy -o model      your own rows and labels
+  kdiffhash COMMAND -h                                  describes a command""",
+    add_completion=True,
 )
-app.command("train")(commands.train)
-app.command("encode")(commands.encode)
-app.command("eval")(evaluate)
-app.command("calibrate")(calibrate)
-app.command("info")(info)
-app.command("export")(commands.export)
+app.command("train", rich_help_panel=_LEARN)(commands.train)
+app.command("encode", rich_help_panel=_LEARN)(commands.encode)
+app.command("eval", rich_help_panel=_LEARN)(evaluate)
+app.command("calibrate", rich_help_panel=_LEARN)(calibrate)
+app.command("info", rich_help_panel=_LEARN)(info)
+app.command("export", rich_help_panel=_LEARN)(commands.export)
 index.app.command("duplicates")(duplicates)
-app.add_typer(index.app, name="index")
-app.command("match")(photos.match)
-app.add_typer(photos.app, name="photos")
-app.add_typer(reconstruction.colmap, name="colmap")
-app.add_typer(reconstruction.hloc, name="hloc")
-app.add_typer(pg.app, name="pg")
-app.add_typer(sqlite.app, name="sqlite")
-app.add_typer(data.app, name="data")
-app.command("study")(study)
+app.add_typer(index.app, name="index", rich_help_panel=_SEARCH)
+app.add_typer(sqlite.app, name="sqlite", rich_help_panel=_SEARCH)
+app.add_typer(pg.app, name="pg", rich_help_panel=_SEARCH)
+app.command("match", rich_help_panel=_PHOTOS)(photos.match)
+app.add_typer(photos.app, name="photos", rich_help_panel=_PHOTOS)
+app.add_typer(reconstruction.colmap, name="colmap", rich_help_panel=_PHOTOS)
+app.add_typer(reconstruction.hloc, name="hloc", rich_help_panel=_PHOTOS)
+app.add_typer(data.app, name="data", rich_help_panel=_RESEARCH)
+app.command("study", rich_help_panel=_RESEARCH)(study)
 
 
 def _print_version(requested: bool) -> None:

@@ -7,14 +7,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .app import App
 from .guard import refuse_inputs
 from .options import Jobs, Json, Seed
 from .output import show
 
-app = typer.Typer(
-    help="Download the published scenes, or build one from your own photographs.",
-    no_args_is_help=True,
-)
+app = App(help="Download the published scenes, or build one from your own photographs.")
 
 SceneArgument = Annotated[Path, typer.Argument(help="Folder or name of a scene.", metavar="SCENE")]
 
@@ -99,14 +97,16 @@ def build(
 @app.command()
 def describe(
     scene: SceneArgument,
-    kind: Annotated[Literal["sift", "hog"], typer.Option(help="Descriptor to compute.")] = "sift",
+    descriptor: Annotated[
+        Literal["sift", "hog"], typer.Option(help="Descriptor to compute.")
+    ] = "sift",
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Compute a descriptor of each patch and store the result in the scene's folder."""
     from ..datasets import describe_scene
 
-    show(_describe(describe_scene(scene, kind, n_jobs=jobs)), as_json)
+    show(_describe(describe_scene(scene, descriptor, n_jobs=jobs)), as_json)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .app import App
 from .cluster_option import Cluster, on_cluster
 from .code_files import (
     bits_and_model,
@@ -24,10 +25,7 @@ from .code_files import (
 from .guard import check_writable
 from .options import Jobs, Json, ModelOfCodes
 
-app = typer.Typer(
-    help="Store codes in an index file and search them by Hamming distance (exact).",
-    no_args_is_help=True,
-)
+app = App(help="Store codes in an index file and search them by Hamming distance (exact).")
 
 _BATCH = 2**20  # codes added at a time
 _QUERIES = 2**14  # queries searched at a time

@@ -288,7 +288,7 @@ def _encode_to_folder(
 
 def export(
     model: ModelFile,
-    onnx: Annotated[Path, typer.Option("--onnx", help="ONNX file to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="ONNX file to write.")],
     bits: Annotated[
         int | None,
         typer.Option("--bits", min=1, help="Number of leading bits to export; by default all."),
@@ -300,12 +300,12 @@ def export(
     from ..engines.onnx import export as write
     from .output import show
 
-    check_writable(onnx, model, option="--onnx")
+    check_writable(out, model)
     hasher = BaseHasher.load(model)
     if bits is not None:
         hasher = hasher.truncate(bits)
-    write(hasher, onnx)
-    result = {"onnx": str(onnx), **_describe(hasher), "bytes_on_disk": onnx.stat().st_size}
+    write(hasher, out)
+    result = {"onnx": str(out), **_describe(hasher), "bytes_on_disk": out.stat().st_size}
     show(result, as_json)
 
 

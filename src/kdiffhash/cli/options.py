@@ -7,21 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .._util.progress import shown
-
-
-def _show_progress(context: typer.Context, as_json: bool) -> bool:
-    """Show the progress of a command, unless its output is JSON."""
-    if not as_json:
-        context.with_resource(shown())
-    return as_json
-
-
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json", callback=_show_progress, help="Print the result as JSON and show no progress."
-    ),
+    typer.Option("--json", help="Print the result as JSON and show no progress."),
 ]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Number of threads; by default one per core.")

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
+from .app import App
 from .options import Json, ModelOfCodes
 from .store_commands import Bits, Codes, Ids, K, Out, Queries, Table, import_into, search_in
 
-app = typer.Typer(
-    help="Store codes in PostgreSQL (with pgvector) and search them there.", no_args_is_help=True
-)
+app = App(help="Store codes in PostgreSQL (with pgvector) and search them there.")
 
 Dsn = Annotated[
     str,

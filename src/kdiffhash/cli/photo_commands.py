@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .app import App
 from .guard import check_writable
 from .options import Jobs, Json
 
 if TYPE_CHECKING:
     from ..vision import HashedSIFT
 
-app = typer.Typer(
-    help="Index a folder of photographs, and find those that show the same objects as a query.",
-    no_args_is_help=True,
+app = App(
+    help="Index a folder of photographs, and find those that show the same objects as a query."
 )
 
 

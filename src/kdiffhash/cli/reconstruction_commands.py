@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .._util.progress import progress, waiting
+from .app import App
 from .guard import check_writable
 from .options import Jobs, Json
 from .output import show
@@ -18,11 +19,8 @@ from .output import show
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
 
-colmap = typer.Typer(
-    help="Match the images of a COLMAP database by their codes, or store codes in it.",
-    no_args_is_help=True,
-)
-hloc = typer.Typer(help="Encode and match the local features of hloc.", no_args_is_help=True)
+colmap = App(help="Match the images of a COLMAP database by their codes, or store codes in it.")
+hloc = App(help="Encode and match the local features of hloc.")
 
 Database = Annotated[Path, typer.Argument(help="COLMAP database.", metavar="DATABASE")]
 FeaturesFile = Annotated[
@@ -39,10 +37,10 @@ Model = Annotated[
     typer.Option("--model", help="Your own model; by default the model for SIFT in the package."),
 ]
 DescriptorName = Literal["rootsift", "sift"]
-Descriptors = Annotated[
+Descriptor = Annotated[
     DescriptorName,
     typer.Option(
-        "--descriptors",
+        "--descriptor",
         help="Kind of the descriptors, for the model in the package; COLMAP writes rootsift.",
     ),
 ]
@@ -66,13 +64,13 @@ def colmap_match(
     pairs: Pairs = None,
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = "rootsift",
+    descriptor: Descriptor = "rootsift",
     ratio: Ratio = 0.74,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Verify each pair geometrically.")
     ] = True,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", help="Copy the database to this file first.")
+    backup: Annotated[
+        Path | None, typer.Option("--backup", help="Copy the database to this file first.")
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
@@ -85,13 +83,13 @@ def colmap_match(
     from ..vision import colmap as engine
     from ..vision.image_pairs import image_pairs
 
-    if keep is not None:
-        check_writable(keep, database, pairs, model, option="--keep")
-        if keep.exists():
-            raise ValueError(f"--keep: {keep} already exists; name a new file, or remove it")
+    if backup is not None:
+        check_writable(backup, database, pairs, model, option="--backup")
+        if backup.exists():
+            raise ValueError(f"--backup: {backup} already exists; name a new file, or remove it")
     seconds: dict[str, float] = {}
     with _timed(seconds, "encoding"), waiting("encoding"):
-        images = engine.read_images(database, _load_model(model, bits, descriptors))
+        images = engine.read_images(database, _load_model(model, bits, descriptor))
     n_pairs = len(image_pairs([image.name for image in images], pairs))
     with _timed(seconds, "matching"), progress(n_pairs, "matching") as advance:
         matched = engine.match_images(images, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
@@ -99,7 +97,7 @@ def colmap_match(
         with _timed(seconds, "verifying"), progress(n_pairs, "verifying") as advance:
             matched = engine.verify_pairs(matched, n_jobs=jobs, advance=advance)
     with _timed(seconds, "writing"):
-        engine.write_matches(database, matched, keep=keep)
+        engine.write_matches(database, matched, keep=backup)
     result: dict[str, Any] = {
         "database": str(database),
         "images": len(images),
@@ -109,7 +107,7 @@ def colmap_match(
         "verified_pairs": sum(pair.n_verified > 0 for pair in matched) if verify else None,
         "seconds": seconds,
     }
-    show(result if keep is None else {**result, "copy": str(keep)}, as_json)
+    show(result if backup is None else {**result, "copy": str(backup)}, as_json)
 
 
 @colmap.command("shrink")
@@ -118,7 +116,7 @@ def colmap_shrink(
     out: Annotated[Path, typer.Option("--out", "-o", help="Database to write.")],
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = "rootsift",
+    descriptor: Descriptor = "rootsift",
     as_json: Json = False,
 ) -> None:
     """Write a copy of a COLMAP database with codes in place of descriptors.
@@ -131,7 +129,7 @@ def colmap_shrink(
     check_writable(out, database, model)
     if out.exists():
         raise ValueError(f"--out: {out} already exists; name a new file, or remove it")
-    hasher = _load_model(model, bits, descriptors)
+    hasher = _load_model(model, bits, descriptor)
     with waiting("encoding"):
         shrink_database(database, out, hasher)
     sizes = {"bytes_before": database.stat().st_size, "bytes": out.stat().st_size}
@@ -144,14 +142,14 @@ def hloc_encode(
     out: Annotated[Path, typer.Option("--out", "-o", help="Features file to write.")],
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = "rootsift",
+    descriptor: Descriptor = "rootsift",
     as_json: Json = False,
 ) -> None:
     """Write a copy of a features file with codes in place of descriptors."""
     from ..vision.hloc import encode_features
 
     check_writable(out, features, model)
-    hasher = _load_model(model, bits, descriptors)
+    hasher = _load_model(model, bits, descriptor)
     with waiting("encoding"):
         n = encode_features(features, out, hasher)
     sizes = {"bytes_before": features.stat().st_size, "bytes": out.stat().st_size}
@@ -165,7 +163,7 @@ def hloc_match(
     pairs: Pairs = None,
     bits: Bits = None,
     model: Model = None,
-    descriptors: Descriptors = "rootsift",
+    descriptor: Descriptor = "rootsift",
     ratio: Ratio = 0.74,
     jobs: Jobs = None,
     as_json: Json = False,
@@ -177,18 +175,18 @@ def hloc_match(
     seconds: dict[str, float] = {}
     with _timed(seconds, "seconds"), waiting("matching"):
         n_matches = match_features(
-            features, out, _load_model(model, bits, descriptors), pairs, ratio=ratio, n_jobs=jobs
+            features, out, _load_model(model, bits, descriptor), pairs, ratio=ratio, n_jobs=jobs
         )
     summary = {"written": str(out), "pairs": len(n_matches), "matches": sum(n_matches.values())}
     show({**summary, **seconds}, as_json)
 
 
-def _load_model(path: Path | None, bits: int | None, descriptors: DescriptorName) -> BaseHasher:
+def _load_model(path: Path | None, bits: int | None, descriptor: DescriptorName) -> BaseHasher:
     """Load a model file, or the model in the package for these descriptors."""
     from .. import BaseHasher, load_pretrained
 
     if path is None:
-        return load_pretrained(descriptors, n_bits=bits or 256)
+        return load_pretrained(descriptor, n_bits=bits or 256)
     hasher = BaseHasher.load(path)
     return hasher if bits is None else hasher.truncate(bits)
 

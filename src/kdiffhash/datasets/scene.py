@@ -388,7 +388,7 @@ def _open_descriptors(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no {path.name}; compute it with: kdiffhash data describe "
-            f"{path.parent} --kind {path.stem}"
+            f"{path.parent} --descriptor {path.stem}"
         )
     array: NDArray[Any] = open_npy(path)
     if array.dtype.kind not in "biuf":

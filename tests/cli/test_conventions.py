@@ -1,0 +1,170 @@
+"""All commands follow the same conventions: names of options, -h, help that fits a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import typer
+
+import kdiffhash
+from kdiffhash.cli.app import Command, Group
+from kdiffhash.cli.commands import app
+from kdiffhash.cli.help_page import PANELS, choices_of, kinds_of, value_type
+
+SYNONYMS = {  # what no option is called, and what it is called instead
+    **dict.fromkeys(["--output", "--onnx", "--save", "--write"], "--out"),
+    **dict.fromkeys(["--n-jobs", "--threads", "--workers", "--n-threads"], "--jobs"),
+    **dict.fromkeys(["--n-bits", "--length", "--size-bits", "--prefix"], "--bits"),
+    **dict.fromkeys(["--random-state", "--random-seed"], "--seed"),
+    **dict.fromkeys(["--descriptors", "--kind"], "--descriptor"),
+    **dict.fromkeys(["--format", "--as-json"], "--json"),
+    **dict.fromkeys(["--silent", "--no-progress"], "--quiet"),
+    **dict.fromkeys(["--neighbours", "--neighbors", "--top-k", "--top"], "-k"),
+    **dict.fromkeys(["--db", "--file"], "--database"),
+}
+
+
+def commands(command, path=()):
+    """Yield all commands, with the words that call them."""
+    if isinstance(command, Group):
+        for name, child in command.commands.items():
+            yield from commands(child, (*path, name))
+    else:
+        yield " ".join(path), command
+
+
+TREE = typer.main.get_command(app)
+COMMANDS = dict(commands(TREE))
+
+
+def context(words):
+    command, parent = TREE, TREE.context_class(TREE, info_name="kdiffhash")
+    for word in words.split():
+        command = command.commands[word]
+        parent = command.context_class(command, parent=parent, info_name=word)
+    return parent
+
+
+@pytest.fixture(params=COMMANDS)
+def named(request):
+    return request.param, COMMANDS[request.param]
+
+
+def test_commands_and_groups_are_made_by_app(named):
+    name, command = named
+    assert isinstance(command, Command), f"{name}: use kdiffhash.cli.app.App, not typer.Typer"
+    assert TREE.commands[name.split()[0]].rich_help_panel in PANELS
+
+
+def test_options_have_the_names_they_have_elsewhere(named):
+    name, command = named
+    for parameter in command.params:
+        for option in parameter.opts:
+            assert option not in SYNONYMS, f"{name}: {option} is called {SYNONYMS[option]}"
+            assert "_" not in option or not option.startswith("-")
+        if "--out" in parameter.opts:
+            assert "-o" in parameter.opts, f"{name}: --out has the short form -o"
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options, f"{name}: add `as_json: Json = False`"
+
+
+def test_an_option_accepts_the_same_type_in_every_command():
+    types = {}
+    for name, command in COMMANDS.items():
+        kinds = kinds_of(command)
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not choices_of(kinds[parameter.name]):
+                kind = value_type(kinds[parameter.name]).__name__
+                types.setdefault(parameter.opts[0], {}).setdefault(kind, []).append(name)
+    assert {option: found for option, found in types.items() if len(found) > 1} == {}
+
+
+def test_every_parameter_is_described_in_a_sentence(named):
+    name, command = named
+    assert command.help
+    for parameter in command.params:
+        text = parameter.help or ""
+        assert re.match(r"[A-Z.]|\w+( \w+)* [a-z]", text), f"{name} {parameter.name}: {text!r}"
+        assert text.endswith((".", "...")), f"{name} {parameter.name}: {text!r}"
+
+
+def test_help_fits_80_columns_and_names_values_in_words(named, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name, command = named
+    text = re.sub(r"\x1b\[\d*m", "", command.get_help(context(name)))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"Usage: kdiffhash {name}")
+    assert not re.search(r"<\w+|\{\w|bool|int range|\[bold\]|list\[", text), text
+    for option in ("-h, --help", "-q, --quiet", "-v, --verbose", "--json"):
+        assert option in text
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_short_and_long_help(command, option):
+    for words in ([], ["index"], ["index", "search"], ["train"]):
+        assert command(*words, option).startswith("Usage: kdiffhash " + " ".join(words))
+
+
+def test_first_page_lists_all_commands(command):
+    text = command("-h")
+    for name, child in TREE.commands.items():
+        assert re.search(rf"^  {name}  +\w", text, re.MULTILINE), name
+        assert child.rich_help_panel + ":" in text
+
+
+def test_python_m_runs_the_command_line():
+    line = [sys.executable, "-m", "kdiffhash", "--version"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout == f"kdiffhash {kdiffhash.__version__}\n"
+
+
+def test_verbose_logs_steps_and_prints_tracebacks(objects, tmp_path, capfd):
+    X, y = objects
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+
+    def run(*words):
+        line = [sys.executable, "-m", "kdiffhash", *map(str, words)]
+        return subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    train = ["train", "rows.npz", "-o", "model", "--method", "lda", "--bits", "4"]
+    done = run(*train, "-v")
+    assert done.returncode == 0
+    assert re.search(r"^\[ *\d+\.\d\d s\] learning", done.stderr, re.MULTILINE)
+    assert done.stderr.splitlines()[-1].endswith("s] done")
+    assert run(*train, "--quiet").stderr == ""
+    failed = run("train", "rows.npz", "-o", "model", "--bits", "2000", "-v")
+    assert (failed.returncode, "Traceback" in failed.stderr) == (1, True)
+    failed = run("train", "rows.npz", "-o", "model", "--bits", "2000")
+    assert (failed.returncode, "Traceback" in failed.stderr) == (1, False)
+    failed = run("info", "model", "-q", "-v")
+    assert "--quiet" in failed.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_options_and_choices(tmp_path):
+    def complete(line):
+        words = line.split(" ")
+        environment = {
+            **os.environ,
+            "_KDIFFHASH_COMPLETE": "complete_bash",
+            "COMP_WORDS": "\n".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        code = "import sys; sys.argv = ['kdiffhash']; from kdiffhash.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        return done.stdout.split()
+
+    assert complete("kdiffhash tra") == ["train"]
+    assert complete("kdiffhash index se") == ["search"]
+    assert "--method" in complete("kdiffhash train --m")
+    assert complete("kdiffhash train --method kernel-l") == ["kernel-lda"]
+    assert {"--quiet", "--verbose"} <= set(complete("kdiffhash train --"))
