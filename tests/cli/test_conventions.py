@@ -47,7 +47,8 @@ def context(words):
     command, parent = TREE, TREE.context_class(TREE, info_name="kdiffhash")
     for word in words.split():
         command = command.commands[word]
-        parent = command.context_class(command, parent=parent, info_name=word)
+        settings = command.context_settings
+        parent = command.context_class(command, parent=parent, info_name=word, **settings)
     return parent
 
 

@@ -22,7 +22,7 @@ def fetch(
     name: Annotated[
         str,
         typer.Argument(
-            help="trevi, notredame-2007, halfdome, liberty, notredame or yosemite. "
+            help="One of trevi, notredame-2007, halfdome, liberty, notredame and yosemite. "
             "With --from or --url, any name.",
             metavar="NAME",
         ),
