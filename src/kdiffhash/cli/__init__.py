@@ -24,7 +24,7 @@ def run() -> None:
         from .commands import app
         from .study_command import repeat_options
 
-        app(repeat_options(sys.argv[1:]))
+        app(repeat_options(sys.argv[1:]), prog_name="kdiffhash")
     except (ValueError, OSError, MemoryError, ImportError) as error:
         if _is_verbose():
             raise
