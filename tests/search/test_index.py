@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kdiffhash import HammingIndex
 from kdiffhash.search import scan
+from kdiffhash.search.index_search import Snapshot
 
 WIDTHS = [1, 7, 8, 9, 64, 100, 128, 192, 256, 509, 512, 520, 1024]
 
@@ -169,7 +170,8 @@ def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
     ids = rng.permutation(9000)[:7003]
     index = HammingIndex(n_bits=128)
     for a, b in pairwise([0, 4000, 6005, 7003]):  # segments of decreasing size are not merged
-        index._segments = [*index._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
+        more = HammingIndex(codes[a:b], ids[a:b])._segments
+        index._snapshot = Snapshot([*index._segments, *more])
     assert len(index._segments) == 3
     for n_queries in (1, 5, 40):
         queries = oracle.random_codes(rng, n_queries, 128)
@@ -182,7 +184,8 @@ def test_threads_find_the_same_in_several_segments(threads, monkeypatch):
         assert found == [pair for line in lists for pair in line]
     small = HammingIndex(n_bits=128)
     for a, b in pairwise([0, 400, 605, 703]):
-        small._segments = [*small._segments, *HammingIndex(codes[a:b], ids[a:b])._segments]
+        more = HammingIndex(codes[a:b], ids[a:b])._segments
+        small._snapshot = Snapshot([*small._segments, *more])
     pairs, distances = small.duplicates(40, n_jobs=threads)
     found = [(int(a), int(b), int(d)) for (a, b), d in zip(pairs, distances)]
     assert found == oracle.duplicates(codes[:703], ids[:703], 40)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kdiffhash import HammingIndex
 from kdiffhash.codes import as_words
 from kdiffhash.search import lookup_tables
+from kdiffhash.search.index_search import Snapshot
 from kdiffhash.search.segment import make_segment
 
 
@@ -88,7 +89,7 @@ def test_the_tables_of_an_index_share_one_memory_budget(monkeypatch):
     index = HammingIndex(n_bits=64)
     for start in range(0, 30_000, 10_000):
         chunk = HammingIndex(codes[start : start + 10_000], np.arange(start, start + 10_000))
-        index._segments = [*index._segments, *chunk._segments]
+        index._snapshot = Snapshot([*index._segments, *chunk._segments])
     per_segment = 4 * 4 * (10_000 + 2**16)
     monkeypatch.setattr(lookup_tables, "_MEMORY", 2 * per_segment)
     queries = codes[rng.integers(0, 30_000, 20_000)]

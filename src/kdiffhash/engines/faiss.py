@@ -120,6 +120,11 @@ def _check_options(index: HammingIndex, kind: str, options: dict[str, int]) -> N
             f"FAISS needs a multiple of 8 bits, but the codes have {index.n_bits} bits; learn or "
             "truncate to another length"
         )
+    if index.info()["ids"] != "integers":
+        raise ValueError(
+            "FAISS has integer ids only, but those of this index are strings; build it from "
+            "HammingIndex(index.get(index.ids)) and look up results in index.ids"
+        )
     if kind not in _OPTIONS:
         raise ValueError(f"kind must be one of {', '.join(_OPTIONS)}, got {kind!r}")
     if unknown := set(options) - set(_OPTIONS[kind]):

@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes
 from ..search import checks
+from ..search.code_store import Upserted
 from ..search.segment import Ids
 from .float_rerank import check_reranking, rerank_by_projections
 from .postgres_search import find_nearest, find_nearest_vectors, find_within
 from .postgres_table import Rows, Table
-from .store_rows import Data, Imported, Meta, StoreError, Upserted, check_new
+from .store_rows import Data, Imported, Meta, StoreError, check_new
 
 if TYPE_CHECKING:
     from ..search.checks import Model

@@ -11,9 +11,10 @@ import numpy as np
 
 from .._util.extras import need
 from ..codes import Codes, n_bytes
+from ..search.code_store import Upserted
 from ..search.segment import Ids
 from .postgres_connection import Connection
-from .store_rows import Data, Meta, StoreError, Upserted, encode_data, refuse_other_code
+from .store_rows import Data, Meta, StoreError, encode_data, refuse_other_code
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # header of binary COPY: no flags, no extension
 END = b"\xff\xff"  # trailer of binary COPY

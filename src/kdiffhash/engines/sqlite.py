@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes
 from ..search import HammingIndex, checks
+from ..search.code_store import Upserted
 from ..search.index_format import MAX_BITS
 from ..search.segment import Ids
 from .float_rerank import check_reranking, rerank_by_projections, rerank_by_vectors
 from .sqlite_connection import Connection, Version
 from .sqlite_search import find_nearest, find_within, vectors_of
 from .sqlite_table import Table
-from .store_rows import Data, Imported, Meta, StoreError, Upserted, check_new, refuse_other_code
+from .store_rows import Data, Imported, Meta, StoreError, check_new, refuse_other_code
 
 if TYPE_CHECKING:
     from ..search.checks import Model

@@ -52,28 +52,6 @@ class Imported(NamedTuple):
     already_stored: int
 
 
-class Upserted(NamedTuple):
-    """The result of `PostgresStore.upsert` and `SQLiteStore.upsert`.
-
-    Attributes
-    ----------
-    added : int
-        Number of codes whose ids were not stored.
-    replaced : int
-        Number of codes whose ids were stored.
-
-    Examples
-    --------
-    >>> from kdiffhash.engines.postgres import Upserted
-    >>> added, replaced = Upserted(added=2, replaced=8)
-    >>> replaced
-    8
-    """
-
-    added: int
-    replaced: int
-
-
 class Meta(NamedTuple):
     """What is recorded for a table: length of the codes, and fingerprint of the model."""
 

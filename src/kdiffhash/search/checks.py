@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..codes import Codes, check_codes
 from ..hashers.fingerprint import fingerprint, is_same_model
 from .segment import Ids
+from .string_ids import MAX_BYTES
 
 if TYPE_CHECKING:
     from ..hashers import BaseHasher
@@ -59,16 +61,80 @@ def check_new_ids(ids: ArrayLike | None, n: int, next_id: int = 0) -> Ids:
             raise ValueError(f"no ids are left above {next_id - 1}; pass ids explicitly")
         return np.arange(next_id, next_id + n, dtype=np.int64)
     chosen = check_ids(ids)
-    if len(chosen) != n:
-        raise ValueError(f"got {n} codes but {len(chosen)} ids; pass one id per code")
-    if len(np.unique(chosen)) < n:
-        raise ValueError("ids contain duplicates; pass a distinct id for each code")
+    _refuse_repeated(len(chosen), len(np.unique(chosen)), n)
     if n and chosen.max() == 2**63 - 1:
         raise ValueError(f"ids must be below {2**63 - 1}")
     return chosen
 
 
-def refuse_stored(ids: Ids) -> None:
+def are_strings(ids: ArrayLike | None) -> bool:
+    """Return whether ids are strings: one, a sequence or an array of them."""
+    if ids is None or isinstance(ids, str):
+        return ids is not None
+    if isinstance(ids, np.ndarray):
+        return ids.dtype.kind in "UT" or (ids.dtype == object and _has_string(ids.flat))
+    if isinstance(ids, Sequence):
+        return _has_string(ids)
+    array = np.asarray(ids)
+    return array.dtype.kind in "UT" or (array.dtype == object and _has_string(array.flat))
+
+
+def _has_string(values: Any) -> bool:
+    return any(isinstance(value, str) for value in values)
+
+
+def check_strings(ids: ArrayLike) -> list[str]:
+    """Return string ids as a list; a single string becomes a list of one."""
+    if isinstance(ids, str):
+        values: list[Any] = [ids]
+    else:
+        if np.ndim(ids) > 1:
+            raise ValueError(f"ids must be strings of shape (n,), got shape {np.shape(ids)}")
+        values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)  # type: ignore[arg-type]
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(
+                f"ids must be all strings or all integers, got {value!r} among strings"
+            )
+        if not value:
+            raise ValueError("ids must not be empty strings; give each code a name")
+        if not is_encodable(value):
+            raise ValueError(
+                f"the id {value!r} is not valid Unicode text; for names of files that are not, "
+                "use os.fsencode(name).decode('latin-1')"
+            )
+        if len(value) > MAX_BYTES // 4 and (n := len(value.encode())) > MAX_BYTES:
+            raise ValueError(
+                f"the id {value[:40]!r}... has {n} bytes as UTF-8; at most {MAX_BYTES} are accepted"
+            )
+    return values
+
+
+def check_new_strings(ids: ArrayLike, n: int) -> list[str]:
+    """Return n distinct string ids for new codes as a list."""
+    strings = check_strings(ids)
+    _refuse_repeated(len(strings), len(set(strings)), n)
+    return strings
+
+
+def is_encodable(value: str) -> bool:
+    """Return whether a string is valid Unicode, without lone surrogates."""
+    try:
+        value.encode()
+        return True
+    except UnicodeEncodeError:
+        return False
+
+
+def _refuse_repeated(n_ids: int, n_distinct: int, n: int) -> None:
+    """Raise unless there is one distinct id for each of n codes."""
+    if n_ids != n:
+        raise ValueError(f"got {n} codes but {n_ids} ids; pass one id per code")
+    if n_distinct < n:
+        raise ValueError("ids contain duplicates; pass a distinct id for each code")
+
+
+def refuse_stored(ids: NDArray[Any]) -> None:
     """Raise if any ids are given: those of new codes that are already stored."""
     if len(ids):
         raise ValueError(
@@ -77,7 +143,7 @@ def refuse_stored(ids: Ids) -> None:
         )
 
 
-def refuse_missing(ids: Ids) -> None:
+def refuse_missing(ids: NDArray[Any]) -> None:
     """Raise if any ids are given: those requested that are not stored."""
     if len(ids):
         raise KeyError(f"{len(ids)} of the ids are not stored, for example {ids[0]}")

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes
+
+
+class Upserted(NamedTuple):
+    """The result of `upsert`.
+
+    Attributes
+    ----------
+    added : int
+        Number of codes whose ids were not stored.
+    replaced : int
+        Number of codes whose ids were stored.
+
+    Examples
+    --------
+    >>> from kdiffhash.search import Upserted
+    >>> added, replaced = Upserted(added=2, replaced=8)
+    >>> replaced
+    8
+    """
+
+    added: int
+    replaced: int
 
 
 @runtime_checkable
@@ -64,6 +86,24 @@ class CodeStore(Protocol):
         -------
         ids : int64 array of shape (n,)
             The ids of the new codes.
+        """
+
+    def upsert(self, codes: ArrayLike, ids: ArrayLike) -> Upserted:
+        """Add codes, overwriting those with the same ids: all of them, or none on an error.
+
+        Parameters
+        ----------
+        codes : uint8 array of shape (n, n_bytes)
+            Packed codes.
+        ids : array of shape (n,)
+            All different.
+
+        Returns
+        -------
+        added : int
+            Number of codes whose ids were not stored.
+        replaced : int
+            Number of codes whose ids were stored.
         """
 
     def remove(self, ids: ArrayLike) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes, as_words
-from . import checks, lookup_tables, scan
-from .groups import Groups, Method, find_groups
-from .index_file import IndexFile, write_file
-from .index_format import MAX_BITS, REMOVED, VERSION, Head, damage
-from .rerank import Distances, check_factor, check_projections, rerank_by
-from .rerank import rerank as rerank_by_projections
+from . import checks
+from .code_store import Upserted
+from .index_file import Content, IndexFile, write_file
+from .index_format import MAX_BITS, PLAIN_VERSION, VERSION, Head, damage
+from .index_payload import ROWS, STRINGS
+from .index_search import IndexSearch, Snapshot
 from .segment import (
     Ids,
     Removals,
@@ -25,12 +25,12 @@ from .segment import (
     all_ids,
     make_segment,
     merge,
-    only_ids,
     to_codes,
     with_rows,
     without_ids,
     words_by_id,
 )
+from .string_ids import StringIds, new_block
 
 if TYPE_CHECKING:
     from .checks import Model
@@ -38,17 +38,18 @@ if TYPE_CHECKING:
 _MAX_MAPS = 64  # memory maps that a writer accumulates before it maps the whole file again
 
 
-class HammingIndex:
+class HammingIndex(IndexSearch):
     """Exact search by Hamming distance.
 
-    At equal distance the lower id comes first. Implements `CodeStore`.
+    At equal distance the lower id comes first; of string ids, the one that was added first.
+    Implements `CodeStore`.
 
     Parameters
     ----------
     codes : uint8 array of shape (n, n_bytes) or None, default=None
         Initial codes.
-    ids : int array of shape (n,) or None, default=None
-        Their ids; None assigns 0, 1, ...
+    ids : array of shape (n,) or None, default=None
+        Their ids, integers or strings; None assigns 0, 1, ... An index has ids of one kind.
     n_bits : int or None, default=None
         Length of the codes, from 1 to 4096. None takes the length of the model's codes, or 8 bits
         per byte of `codes`.
@@ -73,6 +74,9 @@ class HammingIndex:
     (array([[0, 4]], dtype=int32), array([[0, 1]]))
     >>> index.search(codes[0], k=2)
     (array([0, 4], dtype=int32), array([0, 1]))
+    >>> named = HammingIndex(codes, ids=["cat.jpg", "dog.jpg", "cat-2.jpg"])
+    >>> named.search(codes[0], k=2)[1].tolist()
+    ['cat.jpg', 'dog.jpg']
     """
 
     def __init__(
@@ -96,8 +100,7 @@ class HammingIndex:
         self.n_bits = checks.check_n_bits(n_bits, MAX_BITS)
         self.model = checks.fingerprint_of(model, self.n_bits)
         self._file: IndexFile | None = None
-        # Replaced, never changed in place: searches on other threads keep a consistent list.
-        self._segments: list[Segment] = []
+        self._snapshot = Snapshot([])
         self._n_loaded = 0  # batches of the file that are in the segments
         self._changing = threading.RLock()
         self._next_id = 0
@@ -123,8 +126,8 @@ class HammingIndex:
             The index file.
         mode : {"r", "a"}, default="r"
             "r" reads the current state of the file (see `refresh`). "a" also allows `add`,
-            `remove` and `compact`, which are durable when they return; only one writer can have
-            the file open at a time.
+            `upsert`, `remove` and `compact`, which are durable when they return; only one writer
+            can have the file open at a time.
         n_bits : int or None, default=None
             With "a": create a file for codes of this length if there is none.
         model : BaseHasher or str or None, default=None
@@ -188,8 +191,10 @@ class HammingIndex:
         path : path
             File to write.
         """
-        head = Head(VERSION, self.n_bits, self.model)
-        write_file(Path(path), head, merge(self._segments), self._next_id)
+        strings = self._snapshot.strings is not None
+        version = VERSION if strings else PLAIN_VERSION
+        head = Head(version, self.n_bits, self.model, string_ids=strings)
+        write_file(Path(path), head, self._content(), 0 if strings else self._next_id)
 
     def close(self) -> None:
         """Close the file, if there is one, after changes that are running on other threads."""
@@ -202,8 +207,8 @@ class HammingIndex:
         if self._file is not None:
             return type(self).open, (str(self._file.path.resolve()),)
         segments = [replace(segment, tables={}, collision_rates={}) for segment in self._segments]
-        state = (self.n_bits, self.model, segments, self._next_id)
-        return _in_memory, (type(self), *state)
+        state = (self.n_bits, self.model, self._snapshot._replace(segments=segments))
+        return _in_memory, (type(self), *state, self._next_id)
 
     def __enter__(self) -> Self:
         return self
@@ -225,10 +230,37 @@ class HammingIndex:
         version until they call `refresh`.
         """
         with self._changing:
-            if self._file is None:
-                self._segments = list(merge(self._segments))
+            if self._file is not None:
+                head = self._file.head
+                self._rewrite(head._replace(version=max(head.version, PLAIN_VERSION)))
                 return
-            self._file.replace(merge(self._segments))
+            segments: list[Segment] = []
+            strings = None if self._snapshot.strings is None else StringIds()
+            for piece in self._content():
+                if isinstance(piece, Segment):
+                    segments.append(piece)
+                elif strings is not None:
+                    strings = strings.with_block(piece)
+            self._snapshot = Snapshot(segments, strings)
+            if strings is not None:
+                self._next_id = len(self)
+
+    def _content(self) -> Content:
+        """Yield what a new file holds: rows in large segments, after the string ids they have."""
+        segments, strings = self._snapshot
+        first = 0
+        for segment in merge(segments):
+            if strings is None:
+                yield segment
+                continue
+            yield strings.renumbered(first, segment.ids_of(np.arange(segment.n_rows)))
+            yield replace(segment, first_id=first, listed=None, runs=None)
+            first += segment.n_rows
+
+    def _rewrite(self, head: Head) -> None:
+        """Replace the file by a new one with the same content."""
+        if self._file is not None:
+            self._file.replace(self._content(), head, 0 if head.string_ids else self._next_id)
             self._n_loaded = 0
             self._load(self._file)
 
@@ -253,23 +285,30 @@ class HammingIndex:
         if file.n_maps > _MAX_MAPS:
             file.forget_maps()
             self._n_loaded = 0
-        segments = self._segments if self._n_loaded else []
+        segments, strings = self._snapshot if self._n_loaded else ([], None)
+        if strings is None and file.head.string_ids:
+            strings = StringIds()
         new = list(enumerate(file.batches[self._n_loaded :], self._n_loaded))
-        removals = [(i, file.read_removed(batch)) for i, batch in new if batch.kind == REMOVED]
+        removals = [(i, file.read_removed(batch)) for i, batch in new if batch.n_ids_removed]
         removed = Removals.of(removals)
         if removals:
             segments = without_ids(segments, removed.ids)
         for i, batch in new:
-            if batch.kind != REMOVED:
+            if batch.kind == STRINGS and strings is not None:
+                strings = strings.with_block(file.read_strings(batch))
+            elif batch.kind in ROWS:
                 segment = removed.apply(file.read_rows(batch), i)
                 segments = with_rows(segments, segment) if segment.n_kept else segments
-        self._segments, self._n_loaded = segments, len(file.batches)
+        self._snapshot, self._n_loaded = Snapshot(segments, strings), len(file.batches)
         self._next_id, self.model = file.slot.next_id, file.head.model
 
     def _chunk(self, number: int, of: int) -> HammingIndex:
-        """Return an index in memory with chunk `number` of `of` chunks of similar size."""
-        segments = list(merge(self._segments, number, of))
-        return _in_memory(type(self), self.n_bits, self.model, segments, self._next_id)
+        """Return an index in memory with chunk `number` of `of` chunks of similar size.
+
+        Of string ids, it has the numbers.
+        """
+        chunk = Snapshot(list(merge(self._segments, number, of)))
+        return _in_memory(type(self), self.n_bits, self.model, chunk, self._next_id)
 
     @property
     def _state(self) -> Any:
@@ -280,7 +319,11 @@ class HammingIndex:
 
     def __len__(self) -> int:
         """Number of codes."""
-        return sum(segment.n_kept for segment in self._segments)
+        return self._snapshot.n_codes
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return self._snapshot.segments
 
     def __repr__(self) -> str:
         where = "" if self._file is None else f", {str(self._file.path)!r}"
@@ -292,13 +335,14 @@ class HammingIndex:
         Returns
         -------
         info : dict
-            ``codes``, ``bits`` and ``model``; for a file also ``removed``, ``batches``, ``bytes``
-            and ``format``.
+            ``codes``, ``bits``, ``model`` and ``ids`` ("integers" or "strings"); for a file also
+            ``removed``, ``batches``, ``bytes`` and ``format``.
         """
         result = {"codes": len(self), "bits": self.n_bits, "model": self.model}
+        result["ids"] = "integers" if self._snapshot.strings is None else "strings"
         if self._file is not None:
             slot, batches = self._file.slot, self._file.batches
-            rows = sum(batch.n for batch in batches if batch.kind != REMOVED)
+            rows = sum(batch.n for batch in batches if batch.kind in ROWS)
             result |= {"removed": rows - len(self), "batches": slot.n_batches}
             result |= {"bytes": slot.end, "format": self._file.head.version}
         return result
@@ -306,76 +350,160 @@ class HammingIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of the codes, and of ids that are not consecutive."""
-        return sum(segment.nbytes for segment in self._segments)
+        segments, strings = self._snapshot
+        n_bytes = 0 if strings is None else strings.nbytes
+        return n_bytes + sum(segment.nbytes for segment in segments)
 
     @property
-    def ids(self) -> NDArray[np.int64]:
-        """All ids, ascending."""
-        return all_ids(self._segments)
+    def ids(self) -> NDArray[Any]:
+        """All ids: int64, ascending; or strings (dtype object), in the order of adding."""
+        snapshot = self._snapshot
+        return snapshot.public(all_ids(snapshot.segments))
 
     def add(
         self, codes: ArrayLike, ids: ArrayLike | None = None, *, model: Model | None = None
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[Any]:
         """Add codes: all of them, or none if an error is raised.
 
         Parameters
         ----------
         codes : uint8 array of shape (n, n_bytes)
             Packed codes.
-        ids : int array of shape (n,) or None, default=None
-            Each must be new. None assigns consecutive ids above the highest one
-            that the index has ever had.
+        ids : array of shape (n,) or None, default=None
+            Integers or strings; each must be new. The first codes decide of which kind the ids of
+            the index are. None assigns consecutive integers above the highest one that the index
+            has ever had.
         model : BaseHasher or str or None, default=None
             The model that produced the codes, or its fingerprint; refused if it is not the model
             of the index.
 
         Returns
         -------
-        ids : int64 array of shape (n,)
-            The ids of the new codes.
+        ids : array of shape (n,)
+            The ids of the new codes: int64, or strings (dtype object).
         """
         array = checks.check_rows(codes, self.n_bits)
         checks.check_model(self.model, model, "the index")
         with self._changing:
-            chosen = checks.check_new_ids(ids, len(array), self._next_id)
-            if ids is not None:
-                checks.refuse_stored(chosen[self._stored(chosen)])
-            if not len(array):
-                return chosen
-            segment = make_segment(as_words(array), chosen)
-            next_id = max(self._next_id, segment.last_id + 1)
-            if self._file is not None:
-                self._file.add_rows(segment, next_id)
-                self._load(self._file)
-            else:
-                self._segments, self._next_id = with_rows(self._segments, segment), next_id
-            return chosen
+            chosen, strings, stored = self._new_ids(ids, len(array))
+            checks.refuse_stored(self._snapshot.public(stored))
+            self._commit(array, chosen, strings, stored)
+            return chosen if strings is None else np.array(strings, object)
+
+    def upsert(self, codes: ArrayLike, ids: ArrayLike, *, model: Model | None = None) -> Upserted:
+        """Add codes, overwriting those with the same ids: all of them, or none on an error.
+
+        A string id that is stored moves to the end of the order of adding. The first `upsert` that
+        overwrites codes in a file of format 3 or below rewrites it in format 4.
+
+        Parameters
+        ----------
+        codes : uint8 array of shape (n, n_bytes)
+            Packed codes.
+        ids : array of shape (n,)
+            Integers or strings, all different.
+        model : BaseHasher or str or None, default=None
+            The model that produced the codes, or its fingerprint; refused if it is not the model
+            of the index.
+
+        Returns
+        -------
+        added : int
+            Number of codes whose ids were not stored.
+        replaced : int
+            Number of codes whose ids were stored.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> index = HammingIndex(np.zeros((2, 8), np.uint8), ids=["a.txt", "b.txt"])
+        >>> index.upsert(np.ones((2, 8), np.uint8), ["b.txt", "c.txt"])
+        Upserted(added=1, replaced=1)
+        >>> index.ids.tolist()
+        ['a.txt', 'b.txt', 'c.txt']
+        """
+        array = checks.check_rows(codes, self.n_bits)
+        checks.check_model(self.model, model, "the index")
+        if ids is None:
+            raise ValueError("upsert needs the ids of the codes; to have new ones assigned use add")
+        with self._changing:
+            chosen, strings, stored = self._new_ids(ids, len(array))
+            self._commit(array, chosen, strings, stored)
+            return Upserted(len(array) - len(stored), len(stored))
+
+    def _new_ids(self, ids: ArrayLike | None, n: int) -> tuple[Ids, list[str] | None, Ids]:
+        """Return ids for new rows, the strings that they stand for, and the ids of stored rows.
+
+        The latter are those that have the same ids or strings.
+        """
+        snapshot, strings = self._snapshot, checks.are_strings(ids)
+        if snapshot.strings is not None and not strings:
+            if n or np.size(ids):  # type: ignore[arg-type]
+                raise ValueError("the ids of this index are strings; pass one string per code")
+            return np.empty(0, np.int64), [], np.empty(0, np.int64)
+        if strings and snapshot.strings is None and (len(self) or self._next_id):
+            raise ValueError(
+                "the ids of this index are integers, but strings were given; use another index"
+            )
+        if ids is None or not strings:
+            chosen = checks.check_new_ids(ids, n, self._next_id)
+            return chosen, None, chosen[:0] if ids is None else chosen[snapshot.stored(chosen)]
+        texts, first = checks.check_new_strings(ids, n), self._next_id
+        known = np.empty(0, np.int64)
+        if snapshot.strings is not None:
+            known, _ = snapshot.numbers(texts)
+        return np.arange(first, first + n), texts, known[known >= 0]
+
+    def _commit(self, codes: Codes, ids: Ids, strings: list[str] | None, removed: Ids) -> None:
+        """Remove rows and add others in one step."""
+        if not len(codes):
+            return
+        segment = make_segment(as_words(codes), ids)
+        block = None if strings is None else new_block(int(ids[0]), strings)
+        next_id, file = max(self._next_id, segment.last_id + 1), self._file
+        if file is None:
+            segments, known = self._snapshot
+            if block is not None:
+                known = (known or StringIds()).with_block(block)
+            segments = with_rows(without_ids(segments, removed), segment)
+            self._snapshot, self._next_id = Snapshot(segments, known), next_id
+            return
+        newer = file.head._replace(version=VERSION, string_ids=block is not None)
+        if file.head != newer and (block is not None or len(removed)):
+            self._rewrite(newer)
+        if block is not None:  # without rows, these strings have no effect
+            file.add_strings(block)
+            self._load(file)
+        file.add_rows(segment, next_id, np.sort(removed))
+        self._load(file)
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove codes by id.
 
         Parameters
         ----------
-        ids : int array of shape (n,), or one int
+        ids : array of shape (n,), or one id
             All of them must be stored.
         """
-        chosen = checks.check_ids(ids)
         with self._changing:
-            checks.refuse_missing(chosen[~self._stored(chosen)])
+            chosen, given = self._snapshot.numbers(ids)
+            checks.refuse_missing(given[~self._snapshot.stored(chosen)])
             if not len(chosen):
                 return
             if self._file is not None:
                 self._file.add_removal(np.unique(chosen))
                 self._load(self._file)
             else:
-                self._segments = without_ids(self._segments, chosen)
+                segments = without_ids(self._segments, chosen)
+                self._snapshot = self._snapshot._replace(segments=segments)
 
     def get(self, ids: ArrayLike) -> Codes:
         """Return codes by id.
 
         Parameters
         ----------
-        ids : int array of shape (n,), or one int
+        ids : array of shape (n,), or one id
             All of them must be stored.
 
         Returns
@@ -383,271 +511,28 @@ class HammingIndex:
         codes : uint8 array of shape (n, n_bytes), or (n_bytes,) for one id
             Packed codes, in the order of `ids`.
         """
-        chosen = checks.check_ids(ids)
-        words, found = words_by_id(self._segments, self.n_bits, chosen)
-        checks.refuse_missing(chosen[~found])
+        snapshot = self._snapshot
+        chosen, given = snapshot.numbers(ids)
+        words, found = words_by_id(snapshot.segments, self.n_bits, chosen)
+        checks.refuse_missing(given[~found])
         codes = to_codes(words, self.n_bits)
         return codes if np.ndim(ids) else codes[0]
 
     def __contains__(self, id: object) -> bool:
         """Return whether a code with this id is stored."""
-        if not isinstance(id, int | np.integer) or not -(2**63) <= id < 2**63:
+        snapshot = self._snapshot
+        if snapshot.strings is not None:
+            if not isinstance(id, str) or not id or not checks.is_encodable(id):
+                return False
+        elif not isinstance(id, int | np.integer) or not -(2**63) <= id < 2**63:
             return False
-        return bool(self._stored(np.array([id], np.int64))[0])
-
-    def _stored(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which ids are stored, without reading any codes."""
-        found = [segment.rows_of(ids) >= 0 for segment in self._segments]
-        return np.any(found, axis=0) if found else np.zeros(len(ids), bool)
-
-    # -- searching ------------------------------------------------------------------------------
-
-    def search(
-        self,
-        queries: ArrayLike | None = None,
-        k: int = 10,
-        *,
-        queries_float: ArrayLike | None = None,
-        allowed: ArrayLike | None = None,
-        rerank_projections: ArrayLike | None = None,
-        rerank: Distances | None = None,
-        rerank_factor: int = 10,
-        n_jobs: int | None = None,
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the k nearest codes of each query.
-
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes) or (n_bytes,), or None, default=None
-            Several codes, or a single one. Give either `queries` or `queries_float`.
-        k : int, default=10
-            Number of neighbours.
-        queries_float : float array of shape (n, n_bits) or (n_bits,), or None, default=None
-            Float queries: projections from `BaseHasher.project`. All codes are compared with the
-            signs of the projections, and each differing bit is weighted by the absolute value of
-            the query's projection.
-        allowed : int or bool array or None, default=None
-            Ids to which the search is restricted, or a boolean mask over `ids`.
-        rerank_projections : float array of shape (n, n_bits) or None, default=None
-            Projections of the queries, from `BaseHasher.project`. The ``rerank_factor * k``
-            nearest codes by Hamming distance are re-ranked by the distance of `queries_float`.
-        rerank : callable or None, default=None
-            Function of a query's index and of candidate ids, an int64 array, that returns one
-            distance for each id. The ``rerank_factor * k`` nearest codes are re-ranked by it.
-        rerank_factor : int, default=10
-            Number of candidates to re-rank, as a multiple of k.
-        n_jobs : int or None, default=None
-            Number of threads; None uses all cores available to this process. `rerank` is called
-            on the calling thread.
-
-        Returns
-        -------
-        distances : array of shape (n, m), or (m,) for one query
-            int32 Hamming distances, ascending; for float queries and after re-ranking by
-            projections, float32 sums of absolute projections; with `rerank`, its float64
-            distances. m is the smaller of k and the number of codes searched.
-        ids : int64 array of the same shape
-            Ids of these codes; at equal distance the lower id comes first.
-
-        Notes
-        -----
-        The distance of a float query is summed in float64, from the first bit to the last, and
-        rounded to float32. It does not depend on the number of threads, the batch size or the
-        instruction set.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kdiffhash import HammingIndex
-        >>> index = HammingIndex(np.array([[0b11110000], [0b11111111], [0b01110000]], np.uint8))
-        >>> projections = [-0.5, 2, 1, 3, -1, -0.25, -0.25, -2]
-        >>> index.search(queries_float=projections, k=3)
-        (array([0. , 0.5, 4. ], dtype=float32), array([2, 0, 1]))
-        >>> originals = np.array([[0.0], [1.0], [2.0]])
-        >>> code = index.get(0)
-        >>> index.search(code, k=2, rerank=lambda query, ids: np.abs(originals[ids, 0] - 1.75))
-        (array([0.25, 0.75]), array([2, 1]))
-        """
-        found: tuple[NDArray[Any], NDArray[np.int64]]
-        query_set: scan.QuerySet
-        if (queries is None) == (queries_float is None):
-            raise ValueError("pass either queries (codes) or queries_float (projections)")
-        if rerank_projections is not None and (queries_float is not None or rerank is not None):
-            raise ValueError(
-                "rerank_projections cannot be used with queries_float, whose results are already "
-                "in this order, or with rerank"
-            )
-        if queries_float is not None:
-            shape = (None, self.n_bits)
-            projections, single = check_projections(queries_float, shape, "queries_float")
-            query_set = scan.FloatQueries(projections)
-        elif queries is not None:
-            codes, single = checks.check_queries(queries, self.n_bits)
-            query_set = scan.CodeQueries(as_words(codes))
-        k, factor = checks.check_k(k), check_factor(rerank_factor)
-        if rerank_projections is not None:
-            own_shape = (len(query_set), self.n_bits)
-            projections, _ = check_projections(rerank_projections, own_shape, "rerank_projections")
-        segments = self._segments if allowed is None else self._restricted(allowed)
-        n_codes = sum(segment.n_kept for segment in segments)
-        m = min(k, n_codes)
-        if rerank is not None:
-            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
-            found = rerank_by(rerank, ids, m)
-        elif rerank_projections is not None:
-            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
-            found = rerank_by_projections(segments, projections, ids, m, n_jobs)
-        else:
-            found = scan.nearest(segments, query_set, m, n_jobs)
-            if queries_float is not None:
-                found = found[0].view(np.float32), found[1]
-        return (found[0][0], found[1][0]) if single else found
-
-    def search_radius(
-        self, queries: ArrayLike, radius: int, *, n_jobs: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Return all codes within a radius of each query (range search).
-
-        Parameters
-        ----------
-        queries : uint8 array of shape (n, n_bytes) or (n_bytes,)
-            Several codes, or a single one.
-        radius : int
-            Codes up to and including this distance are returned.
-        n_jobs : int or None, default=None
-            Number of threads; None uses all cores available to this process.
-
-        Returns
-        -------
-        lims : int64 array of shape (n + 1,), or (2,) for one code
-            The results of query i are entries ``lims[i]`` to ``lims[i + 1]`` of the arrays below,
-            nearest first, as in FAISS.
-        distances : int32 array of shape (lims[-1],)
-            Hamming distances.
-        ids : int64 array of shape (lims[-1],)
-            Ids of these codes.
-
-        Notes
-        -----
-        Sorting needs as much memory again as the result.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kdiffhash import HammingIndex
-        >>> codes = np.array([[0b11110000], [0b11111111], [0b00000000]], np.uint8)
-        >>> lims, distances, ids = HammingIndex(codes).search_radius(codes[:2], radius=4)
-        >>> lims.tolist(), ids.tolist()
-        ([0, 3, 5], [0, 1, 2, 1, 0])
-        """
-        codes, _ = checks.check_queries(queries, self.n_bits)
-        radius = checks.check_radius(radius, self.n_bits)
-        found = lookup_tables.search_radius(
-            self._segments, as_words(codes), radius, self.n_bits, n_jobs
-        )
-        query_index, ids, distances = lookup_tables.concatenate(found)
-        return checks.sort_by_query(query_index, distances, ids, len(codes))
-
-    def duplicates(
-        self, radius: int, *, n_jobs: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return all pairs of codes within a radius of each other.
-
-        Parameters
-        ----------
-        radius : int
-            Pairs up to and including this distance are returned; 0 for equal codes.
-        n_jobs : int or None, default=None
-            Number of threads; None uses all cores available to this process.
-
-        Returns
-        -------
-        pairs : int64 array of shape (p, 2)
-            Ids, the lower one first, sorted.
-        distances : int32 array of shape (p,)
-            Hamming distance of each pair.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kdiffhash import HammingIndex
-        >>> codes = np.array([[0b11110000], [0b11111111], [0b11110001]], np.uint8)
-        >>> pairs, distances = HammingIndex(codes).duplicates(radius=2)
-        >>> pairs.tolist(), distances.tolist()
-        ([[0, 2]], [1])
-        """
-        radius = checks.check_radius(radius, self.n_bits)
-        found = lookup_tables.duplicates(self._segments, radius, self.n_bits, n_jobs)
-        first, second, distances = lookup_tables.concatenate(found)
-        pairs = np.stack([np.minimum(first, second), np.maximum(first, second)], axis=1)
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        return pairs[order], distances[order]
-
-    def groups(
-        self,
-        radius: int,
-        method: Method = "connected",
-        *,
-        priority: ArrayLike | None = None,
-        n_jobs: int | None = None,
-    ) -> Groups:
-        """Return groups of near duplicates, each with a representative.
-
-        Equal codes are collapsed first, and pairs are streamed: memory does not depend on the
-        size of the groups.
-
-        Parameters
-        ----------
-        radius : int
-            Codes up to and including this distance are near duplicates; 0 for equal codes.
-        method : {"connected", "greedy"}, default="connected"
-            "connected": two codes are in the same group if a chain of near duplicates leads from
-            one to the other; the representative is the first in the order of priority. "greedy":
-            codes are taken in the order of priority, and each is kept unless it is a near duplicate
-            of a code that was kept before, the first of which then represents it. No two
-            representatives are near duplicates, and each code is one of its representative.
-        priority : int array of shape (m,) or None, default=None
-            Ids in order of priority. All other ids follow, ascending.
-        n_jobs : int or None, default=None
-            Number of threads; None uses all cores available to this process.
-
-        Returns
-        -------
-        groups : Groups
-            The result does not depend on `n_jobs`, nor on the order in which codes were added.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kdiffhash import HammingIndex
-        >>> codes = np.array([[0b0000], [0b0001], [0b0011], [0b0111]], np.uint8)  # a chain
-        >>> index = HammingIndex(codes)
-        >>> [group.tolist() for group in index.groups(radius=1)]
-        [[0, 1, 2, 3]]
-        >>> groups = index.groups(radius=1, method="greedy", priority=[1])
-        >>> groups.ids.tolist(), groups.representatives.tolist()
-        ([1, 0, 2, 3], [1, 1, 1, 3])
-        """
-        radius = checks.check_radius(radius, self.n_bits)
-        return find_groups(self._segments, radius, self.n_bits, method, priority, n_jobs)
-
-    def _restricted(self, allowed: ArrayLike) -> list[Segment]:
-        """Return the segments restricted to allowed ids."""
-        array, segments = np.asarray(allowed), self._segments
-        if array.dtype != np.bool_:
-            return only_ids(segments, np.unique(checks.check_ids(array)))
-        ids = all_ids(segments)
-        if array.shape != ids.shape:
-            raise ValueError(
-                f"allowed has shape {array.shape}; pass one boolean for each of the {len(ids)} "
-                "ids in index.ids, or a list of ids"
-            )
-        return only_ids(segments, ids[array])
+        one = np.array([id], np.int64 if snapshot.strings is None else object)
+        return bool(snapshot.stored(snapshot.numbers(one)[0])[0])
 
 
 def _in_memory(
-    kind: type[HammingIndex], n_bits: int, model: str | None, segments: list[Segment], next_id: int
+    kind: type[HammingIndex], n_bits: int, model: str | None, snapshot: Snapshot, next_id: int
 ) -> HammingIndex:
     index = kind(n_bits=n_bits, model=model)
-    index._segments, index._next_id = segments, next_id
+    index._snapshot, index._next_id = snapshot, next_id
     return index

@@ -9,18 +9,24 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._util.files import replacing
 from . import index_format as disk
-from .index_format import REMOVED, Batch, Head, IndexFileError, Slot
+from . import index_payload as payloads
+from .index_error import REPAIR, IndexFileError
+from .index_format import Head, Slot
 from .index_lock import creating, is_at, open_locked, remove_leftovers, unlock
+from .index_payload import HEADER_SIZE, REMOVED, STRINGS, Batch
 from .segment import Ids, Segment
+from .string_ids import IdBlock
 
 _SMALL = 2**20  # batches below this size in bytes are read, larger ones are memory-mapped
+
+Content: TypeAlias = Iterator[Segment | IdBlock]  # string ids come before the rows that have them
 
 
 class IndexFile:
@@ -47,7 +53,7 @@ class IndexFile:
             head = disk.read_head(file, self.path)
             if self._file is not None:
                 self._refuse_other_codes(head)
-            slot, batches = disk.read_batches(file, self.path, head.n_bits)
+            slot, batches = disk.read_batches(file, self.path, head)
         except BaseException:
             os.close(file)
             raise
@@ -72,6 +78,12 @@ class IndexFile:
             raise IndexFileError(
                 f"{self.path} now holds codes of {head.n_bits} bits instead of "
                 f"{self.head.n_bits}; open it again"
+            )
+        if head.string_ids != self.head.string_ids and self.slot.n_batches:
+            kinds = ("integers", "strings")
+            raise IndexFileError(
+                f"{self.path} was replaced by a file whose ids are {kinds[head.string_ids]}, not "
+                f"{kinds[self.head.string_ids]}; open it again"
             )
         if self.head.model not in (None, head.model):
             raise IndexFileError(
@@ -111,7 +123,7 @@ class IndexFile:
         if not is_at(file, self.path) or disk.read_head(file, self.path) != self.head:
             self._open()
             return True
-        slot, batches = disk.read_batches(file, self.path, self.head.n_bits)
+        slot, batches = disk.read_batches(file, self.path, self.head)
         replaced = batches[: len(self.batches)] != self.batches
         self.slot, self.batches = slot, batches
         if replaced:
@@ -131,14 +143,18 @@ class IndexFile:
     def read_rows(self, batch: Batch) -> Segment:
         """Return the rows of a batch, memory-mapped unless the batch is small."""
         mapped = batch.size >= _SMALL
-        return disk.to_segment(batch, self._payload(batch), self.head.n_bits, mapped)
+        return payloads.to_segment(batch, self._payload(batch), self.head.n_bits, mapped)
+
+    def read_strings(self, batch: Batch) -> IdBlock:
+        """Return the string ids of a batch, memory-mapped unless the batch is small."""
+        return payloads.to_id_block(batch, self._payload(batch), batch.size >= _SMALL)
 
     def read_removed(self, batch: Batch) -> Ids:
-        """Return the ids that a batch removes."""
-        return self._payload(batch)[: 8 * batch.n].view("<i8").astype(np.int64)
+        """Return the ids whose earlier rows a batch removes."""
+        return payloads.removed_ids(batch, self._payload(batch))
 
     def _payload(self, batch: Batch) -> NDArray[np.uint8]:
-        start = batch.start + disk.HEADER_SIZE
+        start = batch.start + HEADER_SIZE
         if batch.size < _SMALL:
             payload = disk.read_bytes(self._handle(), batch.size, start)
             if zlib.crc32(payload) != batch.checksum:
@@ -156,21 +172,34 @@ class IndexFile:
     def _fails_checksum(self, batch: Batch) -> IndexFileError:
         return IndexFileError(
             f"{self.path} is damaged: the batch of {batch.n} rows at byte {batch.start} fails its "
-            f"checksum; {disk.REPAIR}"
+            f"checksum; {REPAIR}"
         )
 
-    def add_rows(self, segment: Segment, next_id: int) -> Batch:
-        """Append a batch of rows; it is durable on return, and absent if an error is raised."""
-        kind, arrays = disk.from_segment(segment, self.head.version)
-        return self._append(kind, segment.n_rows, segment.first_id, arrays, next_id)
+    def add_rows(self, segment: Segment, next_id: int, removed: Ids | None = None) -> Batch:
+        """Append a batch of rows; it is durable on return, and absent if an error is raised.
+
+        It may also remove earlier rows, which takes a file of version 4.
+        """
+        kind, arrays = payloads.from_segment(segment, self.head.version)
+        n_removed = 0 if removed is None else len(removed)
+        if removed is not None and n_removed:
+            arrays.insert(0, np.ascontiguousarray(removed, "<i8"))
+        numbers = (kind, segment.n_rows, segment.first_id)
+        return self._append(*numbers, arrays, next_id, n_removed)
+
+    def add_strings(self, block: IdBlock) -> Batch:
+        """Append a batch of string ids, before the rows that have them."""
+        arrays = payloads.from_id_block(block)
+        next_id = max(self.slot.next_id, block.end)
+        return self._append(STRINGS, len(block.texts), block.first, arrays, next_id)
 
     def add_removal(self, ids: Ids) -> Batch:
         """Append a batch of ids whose rows are removed."""
         arrays = [np.ascontiguousarray(ids, "<i8")]
         return self._append(REMOVED, len(ids), 0, arrays, self.slot.next_id)
 
-    def replace(self, segments: Iterator[Segment]) -> None:
-        """Replace this file by a new one with these rows."""
+    def replace(self, content: Content, head: Head, next_id: int) -> None:
+        """Replace this file by a new one with this content, and the version of this head."""
         self._check_writable()
         self._check_unchanged()
         for batch in self.batches:  # copied damage would get a valid checksum
@@ -179,7 +208,7 @@ class IndexFile:
         try:
             with replacing(self.path) as temporary:
                 # The new file is locked before it gets its name, so no other writer comes between.
-                new = _write(temporary, self.head, segments, self.slot.next_id)
+                new = _write(temporary, head, content, next_id)
                 self._check_unchanged()
             self._adopt(new.give_up(), new.head, new.slot, new.batches)
         except BaseException:
@@ -218,7 +247,13 @@ class IndexFile:
             )
 
     def _append(
-        self, kind: int, n: int, first_id: int, arrays: list[NDArray[Any]], next_id: int
+        self,
+        kind: int,
+        n: int,
+        first_id: int,
+        arrays: list[NDArray[Any]],
+        next_id: int,
+        n_removed: int = 0,
     ) -> Batch:
         self._check_writable()
         self._check_unchanged()
@@ -231,7 +266,7 @@ class IndexFile:
                     pieces.append(piece)
                     checksum = zlib.crc32(piece, checksum)
                     size += len(piece)
-        batch = Batch(start, kind, n, first_id, size, checksum)
+        batch = Batch(start, kind, n, first_id, size, checksum, n_removed)
         try:
             offset = disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
             for piece in pieces:
@@ -259,28 +294,31 @@ class IndexFile:
         return self._file
 
 
-def write_file(path: Path, head: Head, segments: Iterator[Segment], next_id: int) -> None:
+def write_file(path: Path, head: Head, content: Content, next_id: int) -> None:
     """Write a complete index file, atomically replacing an existing one that has no writer."""
     if not path.exists():
         with creating(path) as temporary:
-            _write(temporary, head, segments, next_id).close()
+            _write(temporary, head, content, next_id).close()
         return
     old = open_locked(path, readonly=True)
     try:
         with replacing(path) as temporary:
-            new = _write(temporary, head, segments, next_id)
+            new = _write(temporary, head, content, next_id)
         new.close()
     finally:
         os.close(old)
 
 
-def _write(path: Path, head: Head, segments: Iterator[Segment], next_id: int) -> IndexFile:
-    """Write an index file in the current format and return it, open for appending."""
-    path.write_bytes(disk.empty_file(head.n_bits, head.model, next_id))
+def _write(path: Path, head: Head, content: Content, next_id: int) -> IndexFile:
+    """Write an index file and return it, open for appending."""
+    path.write_bytes(disk.empty_file_of(head, next_id))
     new = IndexFile(path, writable=True)
     try:
-        for segment in segments:
-            new.add_rows(segment, max(next_id, segment.last_id + 1))
+        for piece in content:
+            if isinstance(piece, IdBlock):
+                new.add_strings(piece)
+            else:
+                new.add_rows(piece, max(new.slot.next_id, piece.last_id + 1))
     except BaseException:
         new.close()
         raise

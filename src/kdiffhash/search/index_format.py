@@ -3,8 +3,7 @@
 A file begins with a head of 4096 bytes: an identification of 1024 bytes (format version, length of
 the codes, fingerprint of their model, random id of the file), two slots of 1024 bytes, and 1024
 zero bytes. Batches follow, each with a header of 64 bytes and a payload whose length is a multiple
-of 64. The payload holds rows (ids, if they are not consecutive, then blocks) or removed ids. All
-numbers are little-endian, and every byte is covered by a CRC-32.
+of 64 (`index_payload.py`). All numbers are little-endian, and every byte is covered by a CRC-32.
 
 A batch is appended in two steps. First the batch is written after the last one and synced. Then the
 older slot is overwritten with the new end of the file and synced. Without the second step the batch
@@ -20,58 +19,39 @@ import secrets
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .._util.errors import KdiffhashError
-from .segment import BLOCK, IdRuns, Segment, n_words
+from .index_error import REPAIR, IndexFileError
+from .index_payload import HEADER_SIZE, ROWS, STRINGS, Batch, to_segment
 
-VERSION = 3  # version 1 has no model fingerprint, versions 1 and 2 no file id and no runs of ids
+VERSION = 4  # the newest, for string ids and batches that replace rows
+PLAIN_VERSION = 3  # of other new files; 1 has no fingerprint, 1 and 2 no file id and no runs of ids
 MAX_BITS = 4096
-HEADER_SIZE = 64
-FOLLOWING, LISTED, REMOVED, RUNS = 1, 2, 3, 4  # consecutive ids, listed ids, removal, runs of ids
 _MAGIC = b"kdiffhash index\n"
 HEAD_SIZE, _SECTION = 4096, 1024
-_FIRST = struct.Struct("<16sII128s16s")  # magic, version, n_bits, fingerprint or zeros, file id
+_FIRST = struct.Struct("<16sII128s16sI")  # magic, version, n_bits, fingerprint, file id, string ids
 _SLOT = struct.Struct("<QQQq")  # sequence, end, number of batches, next id
-_HEADER = struct.Struct("<4sIQQqQI")  # magic, kind, sequence, n, first id, payload size and CRC
+# Magic, kind, sequence, n, first id, payload size and CRC, number of ids that are removed first.
+_HEADER = struct.Struct("<4sIQQqQIQ")
 _BATCH_MAGIC = b"part"
 _CRC = struct.Struct("<I")
-REPAIR = "restore it from a copy, or copy its whole batches with `kdiffhash index repair`"
-
-
-class IndexFileError(KdiffhashError, ValueError):
-    """Error raised if a file is not an index, is damaged, or has an unknown version.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from kdiffhash import HammingIndex, IndexFileError
-    >>> path = tempfile.mkdtemp() + "/notes.txt"
-    >>> with open(path, "w") as file:
-    ...     _ = file.write("not an index")
-    >>> try:
-    ...     HammingIndex.open(path)
-    ... except IndexFileError as error:
-    ...     print("not a kdiffhash index" in str(error))
-    True
-    """
 
 
 class Head(NamedTuple):
     """Identification of a file: format version, code length, fingerprint of the model, file id.
 
-    The file id is random in every new file, and zero in files of versions 1 and 2.
+    The file id is random in every new file, and zero in files of versions 1 and 2. Files with
+    string ids have version 4.
     """
 
     version: int
     n_bits: int
     model: str | None
     file_id: bytes = bytes(16)
+    string_ids: bool = False
 
 
 class Slot(NamedTuple):
@@ -83,33 +63,12 @@ class Slot(NamedTuple):
     next_id: int
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One batch, as described by its header."""
-
-    start: int
-    kind: int
-    n: int
-    first_id: int
-    size: int
-    checksum: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte after the batch."""
-        return self.start + HEADER_SIZE + self.size
-
-    def n_row_bytes(self, n_bits: int) -> int:
-        """Bytes of the blocks at the end of the payload."""
-        return 0 if self.kind == REMOVED else 64 * n_words(n_bits) * -(-self.n // BLOCK)
-
-
 def damage(path: Path) -> Iterator[str]:
     """Check every byte of a file, and yield a sentence for each problem."""
     file = open_file(path)
     try:
         try:
-            n_bits = read_head(file, path).n_bits
+            head = read_head(file, path)
         except IndexFileError as error:
             yield str(error)
             return
@@ -121,7 +80,7 @@ def damage(path: Path) -> Iterator[str]:
         if any(read_bytes(file, _SECTION, 3 * _SECTION)):
             yield f"bytes {3 * _SECTION} to {HEAD_SIZE} should be zero"
         try:
-            _, batches = read_batches(file, path, n_bits)
+            _, batches = read_batches(file, path, head)
         except IndexFileError as error:
             yield str(error)
             return
@@ -144,10 +103,16 @@ def is_whole(file: int, batch: Batch) -> bool:
 
 
 def empty_file(n_bits: int, model: str | None = None, next_id: int = 0) -> bytes:
-    """Return the content of an empty index file, with a new file id."""
-    fields = (_MAGIC, VERSION, n_bits, (model or "").encode(), secrets.token_bytes(16))
+    """Return the content of an empty index file of the plain version, with a new file id."""
+    return empty_file_of(Head(PLAIN_VERSION, n_bits, model), next_id)
+
+
+def empty_file_of(head: Head, next_id: int = 0) -> bytes:
+    """Return the content of an empty index file with this head, but a new file id."""
+    fields = (head.version, head.n_bits, (head.model or "").encode(), secrets.token_bytes(16))
     slot = _slot_bytes(Slot(0, HEAD_SIZE, 0, next_id))
-    return _sealed(_FIRST.pack(*fields), _SECTION) + slot + bytes(2 * _SECTION)
+    first = _FIRST.pack(_MAGIC, *fields, head.string_ids)
+    return _sealed(first, _SECTION) + slot + bytes(2 * _SECTION)
 
 
 # -- reading and checking -----------------------------------------------------------------------
@@ -160,7 +125,7 @@ def read_head(file: int, path: Path) -> Head:
         raise IndexFileError(f"{path} is not a kdiffhash index (see `kdiffhash index build`)")
     if not _is_intact(content):
         raise IndexFileError(f"{path} has a damaged head; restore it from a copy")
-    _, version, n_bits, model, file_id = _FIRST.unpack_from(content)
+    _, version, n_bits, model, file_id, string_ids = _FIRST.unpack_from(content)
     if not 1 <= version <= VERSION:
         raise IndexFileError(
             f"{path} has format version {version}, but this version reads formats up to {VERSION}; "
@@ -168,11 +133,13 @@ def read_head(file: int, path: Path) -> Head:
         )
     if not 1 <= n_bits <= MAX_BITS:
         raise IndexFileError(f"{path} is damaged: its head gives a code length of {n_bits} bits")
+    if string_ids > (version >= 4):
+        raise IndexFileError(f"{path} is damaged: its head gives ids of unknown kind {string_ids}")
     name = model.rstrip(b"\0").decode("ascii", "replace") or None
-    return Head(version, n_bits, name, file_id)
+    return Head(version, n_bits, name, file_id, bool(string_ids))
 
 
-def read_batches(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Batch]]:
+def read_batches(file: int, path: Path, head: Head) -> tuple[Slot, list[Batch]]:
     """Return the newest state of a file, and its batches."""
     slots = read_slots(file)
     if not slots:
@@ -182,9 +149,9 @@ def read_batches(file: int, path: Path, n_bits: int) -> tuple[Slot, list[Batch]]
         raise IndexFileError(
             f"{path} is damaged: it ends at byte {size} instead of {slot.end}; {REPAIR}"
         )
-    batches, problem = _walk(file, slot, n_bits)
+    batches, problem = _walk(file, slot, head)
     if not problem and len(slots) == 1:
-        slot, batches, problem = _roll_forward(file, slot, batches, n_bits)
+        slot, batches, problem = _roll_forward(file, slot, batches, head)
     if problem:
         raise IndexFileError(f"{path} is damaged: {problem}; {REPAIR}")
     return slot, batches
@@ -200,12 +167,12 @@ def _read_slot(content: bytes) -> Slot | None:
     return Slot(*_SLOT.unpack_from(content)) if _is_intact(content) else None
 
 
-def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Batch], str]:
+def _walk(file: int, slot: Slot, head: Head) -> tuple[list[Batch], str]:
     """Return the batches up to the end given by a slot, and the problem, if there is one."""
     batches: list[Batch] = []
     offset = HEAD_SIZE
     while offset < slot.end:
-        batch = read_batch(file, offset, n_bits, len(batches) + 1)
+        batch = read_batch(file, offset, head, len(batches) + 1)
         if batch is None or batch.end > slot.end:
             return batches, f"the batch at byte {offset} has a bad header"
         batches.append(batch)
@@ -216,7 +183,7 @@ def _walk(file: int, slot: Slot, n_bits: int) -> tuple[list[Batch], str]:
 
 
 def _roll_forward(
-    file: int, slot: Slot, batches: list[Batch], n_bits: int
+    file: int, slot: Slot, batches: list[Batch], head: Head
 ) -> tuple[Slot, list[Batch], str]:
     """Recover the batch after the end, if the slot that recorded it is damaged.
 
@@ -226,46 +193,17 @@ def _roll_forward(
     other_slot = read_bytes(file, _SECTION, _SECTION * (1 + (slot.sequence + 1) % 2))
     if not any(other_slot) or os.fstat(file).st_size <= slot.end:
         return slot, batches, ""  # that slot was never written, or it was the older one
-    batch = read_batch(file, slot.end, n_bits, slot.sequence + 1)
+    batch = read_batch(file, slot.end, head, slot.sequence + 1)
     if batch is None or not is_whole(file, batch):
         return slot, batches, "one slot and the batch that it may have recorded are unreadable"
     new = Slot(slot.sequence + 1, batch.end, slot.n_batches + 1, slot.next_id)
-    if batch.kind != REMOVED:
+    if batch.kind == STRINGS:
+        new = new._replace(next_id=max(slot.next_id, batch.first_id + batch.n))
+    elif batch.kind in ROWS:
         payload = np.frombuffer(read_bytes(file, batch.size, batch.start + HEADER_SIZE), np.uint8)
-        last = to_segment(batch, payload, n_bits).last_id
+        last = to_segment(batch, payload, head.n_bits).last_id
         new = new._replace(next_id=max(slot.next_id, last + 1))
     return new, [*batches, batch], ""
-
-
-def to_segment(
-    batch: Batch, payload: NDArray[np.uint8], n_bits: int, mapped: bool = False
-) -> Segment:
-    """Return the rows in the payload of a batch, without copying them."""
-    n_ids = batch.size - batch.n_row_bytes(n_bits)  # bytes of the ids
-    listed = runs = None
-    if batch.kind == LISTED:
-        listed = payload[: 8 * batch.n].view("<i8")
-    elif batch.kind == RUNS:
-        firsts, lengths = payload[:n_ids].view("<i8").reshape(-1, 2).T
-        used = lengths > 0  # runs of length 0 are padding
-        runs = IdRuns(firsts[used].copy(), np.append(0, np.cumsum(lengths[used])))
-        if runs.starts[-1] != batch.n:
-            raise IndexFileError(f"the batch at byte {batch.start} has wrong ids; {REPAIR}")
-    shape = (-(-batch.n // BLOCK), n_words(n_bits), BLOCK)
-    blocks = payload[n_ids:].view("<u8").reshape(shape)
-    return Segment(blocks, batch.n, batch.first_id, listed, mapped=mapped, runs=runs)
-
-
-def from_segment(segment: Segment, version: int) -> tuple[int, list[NDArray[Any]]]:
-    """Return the kind of a batch of rows and the arrays of its payload."""
-    blocks = np.ascontiguousarray(segment.blocks, "<u8")
-    if segment.listed is None:
-        return FOLLOWING, [blocks]
-    runs = IdRuns.of(segment.listed)
-    if version >= 3 and 2 * len(runs.firsts) < segment.n_rows:
-        stored = np.stack([runs.firsts, np.diff(runs.starts)], axis=1)
-        return RUNS, [stored.astype("<i8", copy=False), blocks]
-    return LISTED, [segment.listed.astype("<i8", copy=False), blocks]
 
 
 def clean_slots(file: int, slot: Slot) -> None:
@@ -282,21 +220,16 @@ def clean_slots(file: int, slot: Slot) -> None:
         os.fsync(file)
 
 
-def read_batch(file: int, offset: int, n_bits: int, sequence: int | None = None) -> Batch | None:
+def read_batch(file: int, offset: int, head: Head, sequence: int | None = None) -> Batch | None:
     """Return the batch whose header is at an offset; None if there is no valid header."""
     content = read_bytes(file, HEADER_SIZE, offset)
     if not is_header(content):
         return None
-    _, kind, number, n, first_id, size, checksum = _HEADER.unpack_from(content)
-    if sequence not in (None, number) or kind not in (FOLLOWING, LISTED, REMOVED, RUNS):
+    _, kind, number, n, first_id, size, checksum, n_removed = _HEADER.unpack_from(content)
+    if sequence not in (None, number):
         return None
-    batch = Batch(offset, kind, n, first_id, size, checksum)
-    ids_size = size - batch.n_row_bytes(n_bits)
-    if kind == RUNS:
-        right = ids_size > 0 and ids_size % 64 == 0
-    else:
-        right = ids_size == (0 if kind == FOLLOWING else padded(8 * n))
-    return batch if right and n >= 1 and first_id + n <= 2**63 else None
+    batch = Batch(offset, kind, n, first_id, size, checksum, n_removed)
+    return batch if batch.is_possible(head.n_bits, head.version) else None
 
 
 # -- bytes --------------------------------------------------------------------------------------
@@ -318,7 +251,7 @@ def is_header(content: bytes) -> bool:
 def header_bytes(batch: Batch, sequence: int) -> bytes:
     """Return the header of a batch, with its checksum."""
     fields = (batch.kind, sequence, batch.n, batch.first_id, batch.size, batch.checksum)
-    return _sealed(_HEADER.pack(_BATCH_MAGIC, *fields), HEADER_SIZE)
+    return _sealed(_HEADER.pack(_BATCH_MAGIC, *fields, batch.n_removed), HEADER_SIZE)
 
 
 def _slot_bytes(slot: Slot) -> bytes:
@@ -359,11 +292,6 @@ def read_bytes(file: int, size: int, offset: int) -> bytes:
         pieces.append(piece)
         size, offset = size - len(piece), offset + len(piece)
     return b"".join(pieces)
-
-
-def padded(size: int) -> int:
-    """Round up to a multiple of 64."""
-    return -(-size // 64) * 64
 
 
 def write_bytes(file: int, content: bytes | memoryview, offset: int) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..._util.errors import NotSupportedError
 from ...codes import Codes, n_bytes
 from ...learn.rows import Array
-from ...search import HammingIndex, checks
+from ...search import HammingIndex, Upserted, checks
 from ...search.index_format import MAX_BITS
 from ...search.scan import merge_results
 from ...search.segment import to_codes, words_by_id
@@ -96,6 +96,10 @@ class ClusterIndex:
     ) -> list[Any]:
         """Return functions that submit tasks to load partitions from an index file."""
         with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
+            if index.info()["ids"] != "integers":
+                raise NotSupportedError(
+                    f"{path} has string ids; a ClusterIndex has integer ids only"
+                )
             self.n_bits, self.model, state = index.n_bits, index.model, index._state
         submit = partial(self._client.submit, _load_from_index, path, pure=False)
         return [partial(submit, i, n, state) for i in range(n)]
@@ -166,6 +170,16 @@ class ClusterIndex:
         ids : int array of shape (n,), default=None
         """
         raise NotSupportedError(f"codes cannot be added to a ClusterIndex; {_INSTEAD}")
+
+    def upsert(self, codes: ArrayLike, ids: ArrayLike) -> Upserted:  # noqa: ARG002
+        """Raise `NotSupportedError`: codes cannot be changed.
+
+        Parameters
+        ----------
+        codes : uint8 array of shape (n, n_bytes)
+        ids : int array of shape (n,)
+        """
+        raise NotSupportedError(f"codes of a ClusterIndex cannot be changed; {_INSTEAD}")
 
     def remove(self, ids: ArrayLike) -> None:  # noqa: ARG002
         """Raise `NotSupportedError`: codes cannot be removed.
