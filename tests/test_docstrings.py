@@ -202,6 +202,7 @@ def test_parameters_of_public_classes_and_functions_are_documented(name):
     parameters = constructor(value) if inspect.isclass(value) else signature(value)
     entries = documented(value.__doc__)
     is_record = is_dataclass(value) or (inspect.isclass(value) and issubclass(value, tuple))
+    parameters = [parameter for parameter in parameters if not parameter.name.startswith("_")]
     if is_record and not entries:  # its fields are documented as attributes, without defaults
         entries = documented(value.__doc__, "Attributes")[: len(parameters)]
         parameters = [parameter.replace(default=parameter.empty) for parameter in parameters]

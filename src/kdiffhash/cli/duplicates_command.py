@@ -135,7 +135,7 @@ def _find_groups(
             _write_lines(file, map(str, ids.tolist()))
     summary: dict[str, Any] = {
         "index": str(path),
-        "codes": len(found.ids),
+        "codes": len(found.distances),
         "radius": radius,
         "method": method,
         "groups": len(found),
@@ -191,8 +191,8 @@ def _show_groups(summary: dict[str, Any], found: Groups, as_json: bool) -> None:
 
 
 def _lists(found: Groups) -> Iterator[dict[str, Any]]:
-    for rows in found.rows():
-        ids = found.ids[rows].tolist()
+    for rows, members in zip(found.rows(), found):
+        ids = members.tolist()
         yield {"representative": ids[0], "ids": ids, "distances": found.distances[rows].tolist()}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import checks, lookup_tables
 from .scan import RowRange, scan_radius
 from .segment import Ids, Segment, Words, make_segment
+from .string_ids import StringIds
 
 Method = Literal["connected", "greedy"]
 
@@ -35,12 +36,12 @@ class Groups:
 
     Attributes
     ----------
-    ids : int64 array of shape (n,)
-        Ids of all codes of the index, in order of priority.
     representative_rows : int64 array of shape (n,)
         For each code, where the representative of its group is in `ids`.
     distances : int32 array of shape (n,)
         Hamming distance of each code to the representative of its group.
+    ids : array of shape (n,)
+        Ids of all codes of the index, in order of priority: int64, or strings (dtype object).
 
     Examples
     --------
@@ -54,24 +55,33 @@ class Groups:
     ([0, 1], [2, 3])
     """
 
-    ids: Ids
     representative_rows: Ids
     distances: NDArray[np.int32]
+    _ids: Ids
+    _strings: StringIds | None = None  # that `_ids` stand for; decoded only where they are needed
 
     @property
-    def representatives(self) -> Ids:
+    def ids(self) -> NDArray[Any]:
+        """Ids of all codes of the index, in order of priority."""
+        return self._public(self._ids)
+
+    @property
+    def representatives(self) -> NDArray[Any]:
         """Id of the representative of each code, shape (n,)."""
-        return self.ids[self.representative_rows]
+        return self._public(self._ids[self.representative_rows])
 
     @property
-    def keep(self) -> Ids:
+    def keep(self) -> NDArray[Any]:
         """Ids of the representatives, and of codes that are in no group with another one."""
-        return self.ids[self._is_representative()]
+        return self._public(self._ids[self._is_representative()])
 
     @property
-    def drop(self) -> Ids:
+    def drop(self) -> NDArray[Any]:
         """Ids of all codes that are represented by another one."""
-        return self.ids[~self._is_representative()]
+        return self._public(self._ids[~self._is_representative()])
+
+    def _public(self, ids: Ids) -> NDArray[Any]:
+        return ids if self._strings is None else self._strings.strings(ids)
 
     def _is_representative(self) -> NDArray[np.bool_]:
         return np.equal(self.representative_rows, np.arange(len(self.ids)))
@@ -80,9 +90,9 @@ class Groups:
         """Number of groups with at least two codes."""
         return int(np.count_nonzero(np.bincount(self.representative_rows, minlength=1) > 1))
 
-    def __iter__(self) -> Iterator[Ids]:
+    def __iter__(self) -> Iterator[NDArray[Any]]:
         for rows in self.rows():
-            yield self.ids[rows]
+            yield self._public(self._ids[rows])
 
     def rows(self) -> Iterator[Ids]:
         """Yield where the codes of each group of at least two are in `ids`, in order of priority.
@@ -114,7 +124,7 @@ def find_groups(
         raise ValueError(f"method must be 'connected' or 'greedy', got {method!r}")
     words, ids = _by_priority(segments, priority)
     if not len(ids):
-        return Groups(ids, np.empty(0, np.int64), np.empty(0, np.int32))
+        return Groups(np.empty(0, np.int64), np.empty(0, np.int32), ids)
     distinct, number = _collapse(words)
     segment = make_segment(words[distinct], np.arange(len(distinct)))
     find = _connected if method == "connected" else _greedy
@@ -124,7 +134,7 @@ def find_groups(
         own, other = distinct[start : start + _CHUNK], distinct[chosen[start : start + _CHUNK]]
         differing = np.bitwise_count(words[own] ^ words[other])
         distances[start : start + _CHUNK] = differing.sum(axis=1, dtype=np.int32)
-    return Groups(ids, distinct[chosen][number], distances[number])
+    return Groups(distinct[chosen][number], distances[number], ids)
 
 
 def _by_priority(segments: list[Segment], priority: ArrayLike | None) -> tuple[Words, Ids]:

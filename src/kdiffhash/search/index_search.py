@@ -327,4 +327,4 @@ class IndexSearch:
             priority, given = snapshot.numbers(priority)
             checks.refuse_missing(given[~snapshot.stored(priority)])
         groups = find_groups(snapshot.segments, radius, self.n_bits, method, priority, n_jobs)
-        return replace(groups, ids=snapshot.public(groups.ids))
+        return replace(groups, _strings=snapshot.strings)
