@@ -83,8 +83,9 @@ constexpr int64_t PANEL = 2 * FLOATS;  // columns per panel of a product
        (int64_t n, int64_t k, const int32_t* const distances[2], const int64_t* const ids[2],                          \
         const int64_t* const sizes[2], int32_t*, int64_t*, int64_t*))                                                  \
   LOOP(void, match,                                                                                                    \
-       (const Codes&, const Queries&, int64_t* bounds, const int64_t* bound_of, int64_t* best, int64_t* second,        \
-        int64_t* rows))                                                                                                \
+       (const Codes&, const Queries&, bool exact_second, int64_t* bounds, const int64_t* bound_of, int64_t* best,      \
+        int64_t* second, int64_t* rows))                                                                               \
+  LOOP(void, find_rivals, (const Codes&, const Queries&, const int64_t* excluded, int64_t* bounds))                    \
   LOOP(void, substring_values, (const Codes&, const int64_t* rows, int64_t n, int64_t begin, int64_t width, int64_t*)) \
   LOOP(void, build_table, (const Codes&, int64_t begin, int64_t width, uint32_t* starts, uint32_t* rows))              \
   LOOP(int64_t, look_up,                                                                                               \

@@ -93,7 +93,7 @@ void merge_nearest(In<int32_t, 2> a_distances, In<int64_t, 2> a_ids, In<int64_t,
   loops->merge_nearest(n, k, distances_of, ids_of, sizes_of, distances.data(), ids.data(), sizes.data());
 }
 
-void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, Out<int64_t, 1> bounds,
+void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, bool exact_second, Out<int64_t, 1> bounds,
            In<int64_t, 1> bound_of, Out<int64_t, 1> best, Out<int64_t, 1> second, Out<int64_t, 1> rows) {
   const int64_t n_words = size(queries, 1), n = size(queries);
   const Codes codes = codes_of(blocks, n_words, n_rows, {}, 0, n_rows);
@@ -106,8 +106,17 @@ void match(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, Out<
     require_in_range(*result, max_bound + 1, "best and second must be from 0 to the number of bits plus 1");
   }
   require_size(rows, n, "rows must have one entry per query");
-  loops->match(codes, queries_of(queries, n_words), bounds.data(), bound_of.data(), best.data(), second.data(),
-               rows.data());
+  loops->match(codes, queries_of(queries, n_words), exact_second, bounds.data(), bound_of.data(), best.data(),
+               second.data(), rows.data());
+}
+
+void find_rivals(In<uint64_t, 1> blocks, int64_t n_rows, In<uint64_t, 2> queries, In<int64_t, 1> excluded,
+                 Out<int64_t, 1> bounds) {
+  const int64_t n_words = size(queries, 1), n = size(queries);
+  const Codes codes = codes_of(blocks, n_words, n_rows, {}, 0, n_rows);
+  require_bounds(as_const(bounds), n, n_words);
+  require_size(excluded, n, "excluded must have one entry per query");
+  loops->find_rivals(codes, queries_of(queries, n_words), excluded.data(), bounds.data());
 }
 
 void require_substring(int64_t begin, int64_t width, int64_t n_words) {
@@ -434,6 +443,7 @@ NB_MODULE(_core, m) {
   BIND(range_search);
   BIND(merge_nearest);
   BIND(match);
+  BIND(find_rivals);
   BIND(substring_values);
   BIND(build_table);
   BIND(look_up);

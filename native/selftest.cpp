@@ -105,18 +105,38 @@ void check_search(int64_t n, int64_t n_words) {
     check(ok, "range_search", n, n_words);
   }
 
-  std::vector<int64_t> bounds(n_queries, max_bound), bound_of(max_bound + 2);
+  std::vector<int64_t> bound_of(max_bound + 2);
   for (int64_t d = 0; d < max_bound + 2; ++d) bound_of[d] = std::min(max_bound, d * 10 / 8 + 1);
-  std::vector<int64_t> best(n_queries, max_bound), second(n_queries, max_bound), rows(n_queries, -1);
-  LEVEL::loops.match(codes, all_queries, bounds.data(), bound_of.data(), best.data(), second.data(), rows.data());
   bool ok = true;
-  for (int64_t q = 0; q < n_queries && n; ++q) {
-    const int64_t second_distance = n > 1 ? expected[q][1].first : max_bound;
-    const bool passes = second_distance >= bound_of[expected[q][0].first];
-    ok &= passes == (second[q] >= bound_of[best[q]]);
-    ok &= !passes || (best[q] == expected[q][0].first && rows[q] == expected[q][0].second);
+  for (const bool exact_second : {false, true}) {
+    std::vector<int64_t> bounds(n_queries, max_bound);
+    std::vector<int64_t> best(n_queries, max_bound), second(n_queries, max_bound), rows(n_queries, -1);
+    LEVEL::loops.match(codes, all_queries, exact_second, bounds.data(), bound_of.data(), best.data(), second.data(),
+                       rows.data());
+    for (int64_t q = 0; q < n_queries && n; ++q) {
+      const int64_t second_distance = n > 1 ? expected[q][1].first : max_bound;
+      const bool passes = second_distance >= bound_of[expected[q][0].first];
+      ok &= passes == (second[q] >= bound_of[best[q]]);
+      const bool nearest = best[q] == expected[q][0].first && rows[q] == expected[q][0].second;
+      ok &= nearest || !(passes || exact_second);
+      ok &= passes || !exact_second || second[q] == second_distance;
+    }
   }
   check(ok, "match", n, n_words);
+
+  std::vector<int64_t> bounds(n_queries), excluded(n_queries, -1), bounds_before;
+  for (int64_t q = 0; q < n_queries && n; ++q) {
+    excluded[q] = expected[q][0].second;
+    bounds[q] = n > 1 ? std::min(max_bound, expected[q][1].first + q % 2) : max_bound;
+  }
+  bounds_before = bounds;
+  LEVEL::loops.find_rivals(codes, all_queries, excluded.data(), bounds.data());
+  ok = true;
+  for (int64_t q = 0; q < n_queries && n; ++q) {
+    const bool has_rival = n > 1 && expected[q][1].first < bounds_before[q];
+    ok &= bounds[q] == (has_rival ? 0 : bounds_before[q]);
+  }
+  check(ok, "find_rivals", n, n_words);
 
   std::vector<uint32_t> starts(257), listed(n);
   LEVEL::loops.build_table(codes, 60 % (64 * n_words - 8), 8, starts.data(), listed.data());

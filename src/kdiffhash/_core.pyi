@@ -64,12 +64,16 @@ def match(
     blocks: U64,
     n_rows: int,
     queries: U64,
+    exact_second: bool,
     bounds: I64,
     bound_of: I64,
     best: I64,
     second: I64,
     rows: I64,
     /,
+) -> None: ...
+def find_rivals(
+    blocks: U64, n_rows: int, queries: U64, excluded: I64, bounds: I64, /
 ) -> None: ...
 def substring_values(
     blocks: U64, n_words: int, n_rows: int, rows: I64, begin: int, width: int, out: I64, /

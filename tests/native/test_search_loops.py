@@ -184,8 +184,9 @@ def test_match_finds_the_nearest_and_applies_the_ratio_test(n, n_bits):
     noise &= reference.random_words(rng, 60, n_bits)
     queries[:60] = words[rng.integers(0, n, 60)] ^ noise
     queries[:5] = words[rng.integers(0, n, 5)]
-    distances = np.sort(reference.distances_of(queries, words), axis=1)
-    first_row = reference.distances_of(queries, words).argmin(axis=1)
+    distances_of = reference.distances_of(queries, words)
+    distances = np.sort(distances_of, axis=1)
+    first_row = distances_of.argmin(axis=1)
     best = distances[:, 0]
     second = distances[:, 1] if n > 1 else np.full(90, n_bits + 1)
     max_bound = n_bits + 1
@@ -193,8 +194,18 @@ def test_match_finds_the_nearest_and_applies_the_ratio_test(n, n_bits):
         bound_of = bounds_of(n_bits, ratio)
         for max_distance in (n_bits, n_bits // 3, 0):
             bounds = np.full(90, bound_of[max_distance])
+            blocks = reference.to_blocks(words)
             out = [np.full(90, max_bound), np.full(90, max_bound), np.full(90, -1)]
-            _core.match(reference.to_blocks(words), n, queries, bounds, bound_of, *out)
+            _core.match(blocks, n, queries, True, bounds.copy(), bound_of, *out)
+            below = best < bounds
+            np.testing.assert_array_equal(out[0][below], best[below])
+            needed = below & (second < np.minimum(bounds, bound_of[best]))
+            np.testing.assert_array_equal(out[1][needed], second[needed])
+            assert (
+                out[1][below & ~needed] >= np.minimum(bounds, bound_of[best])[below & ~needed]
+            ).all()
+            out = [np.full(90, max_bound), np.full(90, max_bound), np.full(90, -1)]
+            _core.match(blocks, n, queries, False, bounds, bound_of, *out)
             passes_ratio = out[1] >= bound_of[np.minimum(out[0], n_bits)]
             matched = (out[0] <= max_distance) & passes_ratio
             expected = (best <= max_distance) & (second >= bound_of[best])
@@ -205,9 +216,17 @@ def test_match_finds_the_nearest_and_applies_the_ratio_test(n, n_bits):
     bound_of = np.minimum(np.arange(n_bits + 3), n_bits + 1)
     for bounds in (np.full(90, max_bound), best + 1):
         out = [np.full(90, max_bound), np.full(90, max_bound), np.full(90, -1)]
-        _core.match(reference.to_blocks(words), n, queries, bounds.copy(), bound_of, *out)
+        _core.match(reference.to_blocks(words), n, queries, False, bounds.copy(), bound_of, *out)
         np.testing.assert_array_equal(out[0], best)
         np.testing.assert_array_equal(out[2], first_row)
+    # Rivals: codes below a bound, without one row.
+    for excluded in (first_row, np.full(90, -1)):
+        rest = np.where(np.arange(n) == excluded[:, None], max_bound, distances_of)
+        for bounds in (best, best + 1, second, np.minimum(second + 1, max_bound)):
+            left = bounds.copy()
+            _core.find_rivals(reference.to_blocks(words), n, queries, excluded, left)
+            has_rival = (rest < bounds[:, None]).any(axis=1)
+            np.testing.assert_array_equal(left, np.where(has_rival, 0, bounds))
 
 
 def test_match_without_rows_or_queries():
@@ -216,7 +235,7 @@ def test_match_without_rows_or_queries():
         words, queries = np.zeros((n_rows, 1), np.uint64), np.zeros((n_queries, 1), np.uint64)
         out = [np.full(n_queries, 65), np.full(n_queries, 65), np.full(n_queries, -1)]
         bounds = np.full(n_queries, 65)
-        _core.match(reference.to_blocks(words), n_rows, queries, bounds, bound_of, *out)
+        _core.match(reference.to_blocks(words), n_rows, queries, False, bounds, bound_of, *out)
         assert (out[0] == 65).all()
         assert (out[2] == -1).all()
 
