@@ -19,8 +19,7 @@ import skimage
 from PIL import Image
 
 from kdiffhash import roc
-from kdiffhash.datasets import build_scene, load_scene
-from kdiffhash.datasets.images import list_photos
+from kdiffhash.datasets import build, build_scene, load_scene
 from kdiffhash.learn.preprocess import preprocess_rows
 
 IMAGES = Path(skimage.__file__).parent / "data"
@@ -168,22 +167,32 @@ def test_photographs_that_do_not_overlap_are_refused(unrelated, tmp_path):
         build_scene(unrelated, tmp_path / "scene")
 
 
-def test_unreadable_photographs_are_named(unrelated, tmp_path):
+def test_unreadable_photographs_are_skipped_and_named(unrelated, tmp_path, monkeypatch):
     (unrelated / "notes.jpg").write_text("not an image")
-    with pytest.raises(ValueError, match=r"unrelated/notes.jpg is not a readable image"):
-        build_scene(unrelated, tmp_path / "scene")
-    (unrelated / "notes.jpg").write_bytes((IMAGES / "rocket.jpg").read_bytes()[:20_000])
-    with pytest.raises(ValueError, match=r"unrelated/notes.jpg is not a readable image.*truncated"):
-        build_scene(unrelated, tmp_path / "scene")
+    (unrelated / "cut.jpg").write_bytes((IMAGES / "rocket.jpg").read_bytes()[:20_000])
     Image.fromarray(np.zeros((9, 9), np.int32)).save(unrelated / "deep.tif")
-    (unrelated / "notes.jpg").rename(unrelated / "notes.txt")
-    with pytest.raises(ValueError, match=r"deep.tif is not a readable image.*more than 16 bits"):
-        build_scene(unrelated, tmp_path / "scene")
-    (unrelated / "deep.tif").unlink()
-    assert len(list_photos(unrelated, recursive=False)) == 3  # other files are ignored
+    Image.fromarray(np.zeros((600, 600), np.uint8)).save(unrelated / "large.png")
+    given = []
+
+    def stop(source, names, *_, **__):
+        given.extend(names)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "reconstruct", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_scene(unrelated, tmp_path / "scene", max_pixels=300_000)
+    assert given == ["astronaut.png", "chelsea.png", "coffee.png"]
     (unrelated / "coffee.png").unlink()
-    with pytest.raises(ValueError, match="has 2 photographs"):
-        build_scene(unrelated, tmp_path / "scene")
+    with pytest.raises(ValueError, match="has 2 readable photographs") as error:
+        build_scene(unrelated, tmp_path / "scene", max_pixels=300_000)
+    for message in (
+        "notes.jpg is not a readable image",
+        "cut.jpg is not a readable image: image file is truncated",
+        "deep.tif is not a readable image: it has more than 16 bits",
+        "large.png has 360,000 pixels (600 x 600), but at most 300,000 are read",
+    ):
+        assert message in str(error.value)
     with pytest.raises(ValueError, match="not a folder of photographs"):
         build_scene(tmp_path / "nowhere", tmp_path / "scene")
     assert not (tmp_path / "scene").exists()

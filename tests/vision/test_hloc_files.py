@@ -115,6 +115,17 @@ def test_encode_replaces_descriptors_by_codes_and_copies_the_rest(features, code
     assert features.read_bytes() == before
 
 
+def test_descriptors_that_cannot_be_encoded_are_named(features, tmp_path):
+    with h5py.File(features, "a") as file:
+        stored = file[NAMES[1]]["descriptors"][()].astype(np.float32)
+        stored[0, 0] = np.nan
+        del file[NAMES[1]]["descriptors"]
+        file[NAMES[1]]["descriptors"] = stored
+    with pytest.raises(ValueError, match=f"descriptors of {NAMES[1]}: "):
+        encode_features(features, tmp_path / "new.h5", load_pretrained("rootsift", 256))
+    assert not (tmp_path / "new.h5").exists()
+
+
 def test_matches_are_written_in_the_layout_that_hloc_reads(features, codes, tmp_path):
     done = []
     model = load_pretrained("rootsift", 256)
@@ -243,7 +254,7 @@ def make_nan(path):
         (make_text, "features.h5 is not a readable HDF5 file"),
         (make_rows, "has rows, but no images"),
         (make_no_descriptors, "has neither IMAGE/descriptors"),
-        (make_narrow, "64 features"),
+        (make_narrow, "descriptors of a have 64 values, but the model expects 128; the model in"),
         (make_nan, "NaN in row 5"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -9,7 +9,7 @@ import typer
 
 from .app import App
 from .guard import refuse_inputs
-from .options import Jobs, Json, Seed
+from .options import Jobs, Json, MaxPixels, Seed
 from .output import show
 
 app = App(help="Download the published scenes, or build one from your own photographs.")
@@ -72,11 +72,15 @@ def build(
     sheets: Annotated[
         Literal["bmp", "png", "jpg"], typer.Option(help="File format of the sheets of patches.")
     ] = "bmp",
+    max_pixels: MaxPixels = 256_000_000,
     seed: Seed = 0,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Build a scene from your own photographs by structure from motion (COLMAP)."""
+    """Build a scene from your own photographs by structure from motion (COLMAP).
+
+    Photographs that cannot be read are skipped and listed.
+    """
     from ..datasets import build_scene
 
     refuse_inputs(out, photos, model, database)
@@ -88,6 +92,7 @@ def build(
         min_photos=min_photos,
         max_error=max_error,
         sheets=sheets,
+        max_pixels=max_pixels,
         random_state=seed,
         n_jobs=jobs,
     )
@@ -137,4 +142,7 @@ def _describe(scene: Any) -> dict[str, Any]:
     if meta.get("made_by") == MADE_BY and "photos_given" in meta:
         result["photos_placed"] = f"{len(meta['photos'])} of {meta['photos_given']}"
         result["share_added_by_projection"] = meta["share_added_by_projection"]
+        unreadable = meta.get("unreadable") or {}
+        if unreadable:
+            result["rows"] = [{"unreadable": name, "why": why} for name, why in unreadable.items()]
     return result

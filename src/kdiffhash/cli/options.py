@@ -23,3 +23,6 @@ ModelOfCodes = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the random numbers.")]
+MaxPixels = Annotated[
+    int, typer.Option("--max-pixels", min=1, help="Refuse photographs with more pixels than this.")
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from .app import App
 from .guard import check_writable
-from .options import Jobs, Json
+from .options import Jobs, Json, MaxPixels
 
 if TYPE_CHECKING:
     from ..vision import HashedSIFT
@@ -69,8 +70,13 @@ def match(
     a: Annotated[Path, typer.Argument(help="A photograph.", metavar="A.jpg")],
     b: Annotated[Path, typer.Argument(help="Another photograph.", metavar="B.jpg")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Image of the matches to write: .png or .jpg."),
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write: an image of the matches (.png, .jpg), or their coordinates, "
+            "distances and inlier flags (.npz, .csv, .json). May be given several times.",
+        ),
     ] = None,
     bits: Bits = None,
     ratio: Annotated[
@@ -85,6 +91,7 @@ def match(
     tolerance: Tolerance = 2.0,
     features: Features = 8000,
     size: Size = 1600,
+    max_pixels: MaxPixels = 256_000_000,
     compare: Annotated[
         bool, typer.Option("--compare", help="Also match with SIFT and ORB, for comparison.")
     ] = False,
@@ -98,26 +105,30 @@ def match(
     also pass geometric verification.
     """
     from ..search.matching import match_codes
-    from ..vision import draw_matches, read_photo
-    from ..vision.drawing import check_image_name, stack_images, write_image
+    from ..vision import draw_matches, read_photo, write_matches
+    from ..vision.drawing import stack_images, write_image
+    from ..vision.match_files import SUFFIXES
     from ..vision.opencv_baselines import NAMES, match_by_baseline
-    from ..vision.photo_matching import verify_matches
+    from ..vision.photo_matching import read_image, verify_matches
     from .output import show
 
-    if out is not None:
-        check_image_name(out)
-        check_writable(out, a, b, model)
+    for path in out or ():
+        _check_match_output(path)
+        check_writable(path, a, b, model)
     extractor = _hashed_sift(model, bits, features, default_bits=256)
-    left, right = photos = tuple(read_photo(path, extractor, size) for path in (a, b))
+    left, right = photos = tuple(
+        read_photo(path, extractor, size, max_pixels=max_pixels) for path in (a, b)
+    )
     for photo in photos:
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: it shows too little texture")
     chosen: Any = geometry.value
     n_bits = extractor.model.n_bits_
     start = time.perf_counter()
-    pairs = match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs).pairs
+    pairs, distances = match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)
     seconds = time.perf_counter() - start
     verified = verify_matches(left.points, right.points, pairs, chosen, tolerance)
+    verified = replace(verified, distances=distances)
     methods = [(f"kdiffhash, {n_bits} bits", [len(p.codes) for p in photos], verified, seconds)]
     for name in NAMES if compare else ():
         baseline = match_by_baseline(name, left.image, right.image, features, chosen, tolerance)
@@ -138,10 +149,16 @@ def match(
         inliers = "" if chosen == "none" else f", {n_inliers:,} inliers"
         captions.append((matches, f"{name}: {n:,} matches{inliers}"))
     result: dict[str, Any] = {"a": str(a), "b": str(b), "geometry": chosen, "rows": rows}
-    if out is not None:
-        drawn = [draw_matches(left.image, right.image, matches, text) for matches, text in captions]
-        write_image(stack_images(drawn), out)
-        result["written"] = str(out)
+    for path in out or ():
+        if path.suffix.lower() in SUFFIXES:
+            write_matches(path, left, right, verified, chosen)
+            continue
+        seen_a, seen_b = (read_image(p, size, colour=True, max_pixels=max_pixels) for p in (a, b))
+        names = (left.name, right.name)
+        drawn = [draw_matches(seen_a, seen_b, m, text, names=names) for m, text in captions]
+        write_image(stack_images(drawn), path)
+    if out:
+        result["written"] = ", ".join(map(str, out))
     show(result, as_json)
 
 
@@ -157,6 +174,7 @@ def build(
     bits: Bits = None,
     features: Features = 2000,
     size: Size = 1600,
+    max_pixels: MaxPixels = 256_000_000,
     model: Model = None,
     as_json: Json = False,
 ) -> None:
@@ -170,7 +188,8 @@ def build(
     from .output import show
 
     start = time.perf_counter()
-    photos = PhotoIndex(index, _hashed_sift(model, bits, features, default_bits=128), size=size)
+    extractor = _hashed_sift(model, bits, features, default_bits=128)
+    photos = PhotoIndex(index, extractor, size=size, max_pixels=max_pixels)
     with progress(len(list_photos(folder)), "photographs") as advance:
         update = photos.update(folder, advance=advance)
     show(
@@ -199,6 +218,7 @@ def search(
     ] = 10,
     geometry: Geometry = GeometryName.fundamental,
     tolerance: Tolerance = 2.0,
+    max_pixels: MaxPixels = 256_000_000,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
@@ -214,7 +234,7 @@ def search(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out must end in .html or .htm, got {out}")
     photos = PhotoIndex.open(index)
-    photo = read_photo(query, photos.features, photos.size)
+    photo = read_photo(query, photos.features, photos.size, max_pixels=max_pixels)
     start = time.perf_counter()
     chosen: Any = geometry.value
     results = photos.search(photo, best, geometry=chosen, tolerance=tolerance, n_jobs=jobs)
@@ -232,6 +252,17 @@ def search(
     ]
     summary = {"query": str(query), "photographs": len(photos), "seconds": round(seconds, 2)}
     show({**summary, "page": str(out.resolve()), "rows": rows}, as_json)
+
+
+def _check_match_output(path: Path) -> None:
+    """Raise if a file of this name can neither be an image nor hold matches."""
+    from ..vision.match_files import SUFFIXES
+
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", *SUFFIXES):
+        raise ValueError(
+            f"--out: {path} must end in .png or .jpg for an image of the matches, or in "
+            f"{', '.join(SUFFIXES)} for their coordinates"
+        )
 
 
 def _hashed_sift(

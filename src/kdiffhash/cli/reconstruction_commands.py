@@ -145,7 +145,10 @@ def hloc_encode(
     descriptor: Descriptor = "rootsift",
     as_json: Json = False,
 ) -> None:
-    """Write a copy of a features file with codes in place of descriptors."""
+    """Write a copy of a features file with codes in place of descriptors.
+
+    The model in the package is for SIFT only. Pass your own with --model for other features.
+    """
     from ..vision.hloc import encode_features
 
     check_writable(out, features, model)

@@ -26,7 +26,7 @@ from .frames import (
     move_frames,
     nearest_neighbours,
 )
-from .images import list_photos, read_grey
+from .images import MAX_PIXELS, list_photos, read_grey
 from .reconstruct import RegisteredPhoto, SparseModel, Vectors, read_sparse_model, reconstruct
 from .scene import MADE_BY, Scene, read_meta, read_scene, write_scene
 from .sheets import Pixels
@@ -56,6 +56,7 @@ def build_scene(
     min_photos: int = 3,
     max_error: float = 2.0,
     sheets: str = "bmp",
+    max_pixels: int = MAX_PIXELS,
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: bool = False,
@@ -65,7 +66,8 @@ def build_scene(
     Parameters
     ----------
     photos : path
-        Folder of photographs of the same objects from different viewpoints.
+        Folder of photographs of the same objects from different viewpoints. Those that cannot be
+        read are skipped; the scene's `meta.json` lists them under "unreadable".
     out : path
         Folder of the scene. COLMAP's files are kept in its subfolder `colmap`, so that an
         interrupted build can be resumed.
@@ -80,6 +82,8 @@ def build_scene(
         Drop points with a larger mean reprojection error, in pixels.
     sheets : {"bmp", "png", "jpg"}, default="bmp"
         File format of the sheets. BMP is the format of the published data; it is memory-mapped.
+    max_pixels : int, default=256_000_000
+        Skip photographs with more pixels, which could fill the memory.
     random_state : int, default=0
         Seed for the jitter of added patches and for the lists of test pairs.
     n_jobs : int, optional
@@ -94,7 +98,7 @@ def build_scene(
     Raises
     ------
     ValueError
-        If the photographs overlap too little, or if one of them is unreadable.
+        If the photographs overlap too little, or fewer than three of them are readable.
 
     Examples
     --------
@@ -121,8 +125,9 @@ def build_scene(
     if (model is None) != (database is None):
         raise ValueError("model and database must be given together, or neither of them")
     names: list[str] | None = None
+    unreadable: dict[str, str] = {}
     if model is None or database is None:
-        names = _checked_photos(source)
+        names, unreadable = _readable_photos(source, max_pixels)
         model, database = reconstruct(
             source, names, target / "colmap", n_jobs=n_jobs, verbose=verbose
         )
@@ -140,7 +145,7 @@ def build_scene(
     with progress(len(reconstruction.photos), "cutting patches", verbose) as advance:
         pairs = zip(reconstruction.photos, added, strict=True)
         for number, (photo, (more_points, more_frames)) in enumerate(pairs):
-            image = _read_registered(source / photo.name, photo)
+            image = _read_registered(source / photo.name, photo, max_pixels)
             points = np.concatenate([photo.points, more_points])
             frames = np.concatenate([photo.frames, more_frames])
             complete = np.flatnonzero(inside(corners(frames), image.shape).all(axis=1))
@@ -170,6 +175,7 @@ def build_scene(
             "points": int(points.max()) + 1,
             "patches": len(points),
             "share_added_by_projection": round(float(is_added[order].mean()), 3),
+            "unreadable": unreadable,
         },
         sheets=sheets,
         random_state=random_state,
@@ -177,24 +183,33 @@ def build_scene(
     return read_scene(target)
 
 
-def _checked_photos(folder: Path) -> list[str]:
-    """Return the names of the photographs in a folder; raise if one of them cannot be decoded."""
+def _readable_photos(folder: Path, max_pixels: int) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the readable photographs in a folder, and why others are not."""
     photos = list_photos(folder, recursive=False)
-    paths = [path for path in photos if path.suffix.lower() != ".webp"]  # COLMAP does not read it
-    if len(paths) < 3:
+    names: list[str] = []
+    unreadable: dict[str, str] = {}
+    for path in photos:
+        if path.suffix.lower() == ".webp":  # COLMAP does not read it
+            continue
+        try:
+            read_grey(path, max_pixels=max_pixels)
+        except (ValueError, OSError) as error:
+            unreadable[path.name] = str(error)
+        else:
+            names.append(path.name)
+    if len(names) < 3:
+        why = "".join(f"; {message}" for message in unreadable.values())
         raise ValueError(
-            f"{folder} has {len(paths)} photographs (.jpg, .png, .tif or .bmp, not counting "
-            "subfolders); at least 3 photographs of the same objects from different viewpoints are "
-            "needed"
+            f"{folder} has {len(names)} readable photographs (.jpg, .png, .tif or .bmp, not "
+            "counting subfolders); at least 3 photographs of the same objects from different "
+            f"viewpoints are needed{why}"
         )
-    for path in paths:
-        read_grey(path)
-    return [path.name for path in paths]
+    return names, unreadable
 
 
-def _read_registered(path: Path, photo: RegisteredPhoto) -> Pixels:
+def _read_registered(path: Path, photo: RegisteredPhoto, max_pixels: int) -> Pixels:
     """Read a photograph; raise if its size is not that of its camera in the model."""
-    pixels = read_grey(path)
+    pixels = read_grey(path, max_pixels=max_pixels)
     expected = (photo.camera.height, photo.camera.width)
     if pixels.shape != expected:
         raise ValueError(

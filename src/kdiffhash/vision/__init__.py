@@ -2,6 +2,7 @@
 
 from .drawing import draw_matches, write_image
 from .features import HashedFeatures, HashedSIFT
+from .match_files import write_matches
 from .photo_index import PhotoIndex
 from .photo_matching import Photo, PhotoMatches, match_photos, read_photo
 
@@ -15,4 +16,5 @@ __all__ = [
     "match_photos",
     "read_photo",
     "write_image",
+    "write_matches",
 ]

@@ -45,7 +45,8 @@ def encode_features(
     out : path
         File to write; an existing one is replaced.
     model : fitted hasher
-        Model for these descriptors, for example ``load_pretrained("rootsift")`` for hloc's SIFT.
+        Model for these descriptors. The one in the package is for SIFT only, as hloc stores it:
+        ``load_pretrained("rootsift")``.
 
     Returns
     -------
@@ -231,4 +232,14 @@ def _image_codes(file: Any, name: str, model: BaseHasher) -> Codes:
                 "encode the features again"
             )
         return check_codes(descriptors, model.n_bits_)
-    return encode_descriptors(model, descriptors)
+    where = f"{file.filename}: descriptors of {name}"
+    if len(descriptors) and descriptors.shape[1] != model.n_features_in_:
+        raise ValueError(
+            f"{where} have {descriptors.shape[1]} values, but the model expects "
+            f"{model.n_features_in_}; the model in the package is for SIFT only: for other "
+            "features, train one (kdiffhash train) and pass it with --model (model=)"
+        )
+    try:
+        return encode_descriptors(model, descriptors)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

@@ -28,7 +28,7 @@ class BaselineMatches:
 def match_by_baseline(
     name: str, a: Image, b: Image, n_features: int, geometry: Geometry, tolerance: float
 ) -> BaselineMatches:
-    """Match two photographs with SIFT or ORB by mutual nearest neighbours and the ratio test."""
+    """Match two photographs with SIFT or ORB by mutual nearest neighbours and the two-way test."""
     cv2 = need("cv2", "vision")
     extractors = {
         "SIFT": (cv2.SIFT_create, cv2.NORM_L2),
@@ -46,14 +46,19 @@ def match_by_baseline(
 
 
 def _mutual_matches(matcher: Any, a: Any, b: Any) -> Any:
-    """Return the index pairs of mutual nearest neighbours that pass the ratio test."""
-    if a is None or b is None or len(b) < 2:
+    """Return the index pairs of mutual matches that pass the same two-way test as codes."""
+    if a is None or b is None or min(len(a), len(b)) < 2:
         return np.empty((0, 2), np.int64)
-    backward = {(m.trainIdx, m.queryIdx) for m in matcher.match(b, a)}
-    forward = [
-        (first.queryIdx, first.trainIdx)
-        for first, second in matcher.knnMatch(a, b, 2)
-        if first.distance < BASELINE_RATIO * second.distance
-    ]
-    pairs = [pair for pair in forward if pair in backward]
+    backward = {first.queryIdx: (first, second) for first, second in matcher.knnMatch(b, a, 2)}
+    pairs = []
+    for first, second in matcher.knnMatch(a, b, 2):
+        back, back_second = backward[first.trainIdx]
+        mean = (second.distance + back_second.distance) / 2
+        is_nearest = first.distance < min(second.distance, back_second.distance)
+        if (
+            back.trainIdx == first.queryIdx
+            and is_nearest
+            and first.distance < BASELINE_RATIO * mean
+        ):
+            pairs.append((first.queryIdx, first.trainIdx))
     return np.array(pairs, np.int64).reshape(-1, 2)

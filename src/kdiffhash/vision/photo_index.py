@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from .._util.extras import need
 from ..codes import Codes
-from ..datasets.images import SUFFIXES, list_photos
+from ..datasets.images import MAX_PIXELS, SUFFIXES, list_photos
 from ..hashers import BaseHasher
 from ..hashers.fingerprint import fingerprint, is_same_model
 from ..search import HammingIndex
@@ -109,6 +109,8 @@ class PhotoIndex:
         Detects and encodes keypoints. An index holds codes of one model only.
     size : int or None, default=1600
         Reduce the longer side of larger photographs to this many pixels; None keeps full size.
+    max_pixels : int, default=256_000_000
+        Refuse photographs with more pixels, which could fill the memory.
 
     Examples
     --------
@@ -137,8 +139,10 @@ class PhotoIndex:
         features: HashedFeatures,
         *,
         size: int | None = SIZE,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
-        self.folder, self.features, self.size = Path(folder), features, size
+        self.folder, self.features = Path(folder), features
+        self.size, self.max_pixels = size, max_pixels
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -311,7 +315,7 @@ class PhotoIndex:
 
     def _read_features(self, path: str | os.PathLike[str]) -> Photo:
         """Read a photograph, detect its keypoints and encode them."""
-        photo = read_photo(path, self.features, self.size)
+        photo = read_photo(path, self.features, self.size, max_pixels=self.max_pixels)
         if len(photo.codes) > _MAX_KEYPOINTS:
             raise ValueError(
                 f"{path} has {len(photo.codes)} keypoints; an index takes at most {_MAX_KEYPOINTS} "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._util.extras import need
 from ..codes import Codes
-from ..datasets.images import read_grey
+from ..datasets.images import MAX_PIXELS, read_pixels
 from ..search import match_codes
 from .features import HashedFeatures, Image
 
@@ -39,6 +39,8 @@ class Photo:
     points : float32 array of shape (n, 2)
         Keypoint positions (x, y) in `image`.
     codes : uint8 array of shape (n, n_bytes)
+    full_size : (int, int) or None, default=None
+        Width and height before the photograph was reduced; None means those of `image`.
 
     Examples
     --------
@@ -56,6 +58,16 @@ class Photo:
     image: Image
     points: Points
     codes: Codes
+    full_size: tuple[int, int] | None = None
+
+    @property
+    def to_full_size(self) -> NDArray[np.float64]:
+        """Matrix of shape (3, 3) from positions in `image` to those in the full photograph."""
+        height, width = self.image.shape[:2]
+        full_width, full_height = self.full_size or (width, height)
+        x, y = full_width / width, full_height / height
+        # The centre of the first pixel is at (0, 0), its corner at (-0.5, -0.5).
+        return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class PhotoMatches:
     model : float64 array of shape (3, 3), or None
         Fundamental matrix or homography from the first to the second photograph; None with
         ``geometry="none"`` or if it could not be estimated.
+    distances : int32 array of shape (p,) or None, default=None
+        Hamming distances of the matches, if known.
 
     Examples
     --------
@@ -89,22 +103,46 @@ class PhotoMatches:
     right: Points
     inliers: NDArray[np.bool_]
     model: NDArray[np.float64] | None
+    distances: NDArray[np.int32] | None = None
 
 
-def read_image(path: str | os.PathLike[str], size: int | None = SIZE) -> Image:
-    """Read a photograph in grey, rotated as its EXIF data says and reduced to `size`."""
-    image = read_grey(Path(path), apply_orientation=True)
-    longer = max(image.shape)
-    if size is None or longer <= size:
-        return image
+def read_image(
+    path: str | os.PathLike[str],
+    size: int | None = SIZE,
+    *,
+    colour: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> Image:
+    """Read a photograph, rotated as its EXIF data says and reduced to `size`.
+
+    It has shape (height, width), or with `colour` (height, width, 3) in OpenCV's order: blue,
+    green, red.
+    """
+    return _read_reduced(path, size, colour, max_pixels)[0]
+
+
+def _read_reduced(
+    path: str | os.PathLike[str], size: int | None, colour: bool, max_pixels: int
+) -> tuple[Image, tuple[int, int]]:
+    """Return a photograph, and its width and height before it was reduced."""
+    options: Any = {"apply_orientation": True, "max_pixels": max_pixels, "size": size}
+    image, full = read_pixels(Path(path), colour=colour, **options)
+    if colour:
+        image = np.ascontiguousarray(image[..., ::-1])
+    if size is None or max(full) <= size:
+        return image, full
     cv2 = need("cv2", "vision")
-    height, width = (max(1, round(side * size / longer)) for side in image.shape)
+    width, height = (max(1, round(side * size / max(full))) for side in full)
     reduced: Image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-    return reduced
+    return reduced, full
 
 
 def read_photo(
-    path: str | os.PathLike[str], features: HashedFeatures, size: int | None = SIZE
+    path: str | os.PathLike[str],
+    features: HashedFeatures,
+    size: int | None = SIZE,
+    *,
+    max_pixels: int = MAX_PIXELS,
 ) -> Photo:
     """Read a photograph, detect its keypoints and encode them.
 
@@ -116,6 +154,8 @@ def read_photo(
         Detects and encodes keypoints, for example ``HashedSIFT()``.
     size : int or None, default=1600
         Reduce the photograph if its longer side has more pixels than this; None keeps full size.
+    max_pixels : int, default=256_000_000
+        Refuse a photograph with more pixels, which could fill the memory.
 
     Returns
     -------
@@ -124,7 +164,7 @@ def read_photo(
     Raises
     ------
     ValueError
-        If the file is not a readable image.
+        If the file is not a readable image, or has too many pixels.
 
     Examples
     --------
@@ -141,9 +181,9 @@ def read_photo(
     >>> photo.name, photo.image.shape
     ('noise.png', (100, 150))
     """
-    image = read_image(path, size)
+    image, full_size = _read_reduced(path, size, False, max_pixels)
     keypoints, codes = features.detectAndCompute(image)
-    return Photo(Path(path).name, image, keypoint_positions(keypoints), codes)
+    return Photo(Path(path).name, image, keypoint_positions(keypoints), codes, full_size)
 
 
 def keypoint_positions(keypoints: Any) -> Points:
@@ -167,7 +207,8 @@ def match_photos(
     a, b : Photo
         Photographs with codes of the same model.
     ratio : float or None, default=0.74
-        Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
+        Ratio test: a match is kept if its Hamming distance is below `ratio` times the mean of the
+        second-nearest distances in both directions; None skips the test.
     geometry : {"fundamental", "homography", "none"}, default="fundamental"
         Geometric model, estimated by MAGSAC (by RANSAC with local optimisation where OpenCV's
         MAGSAC fails). A fundamental matrix relates two views of any scene, a homography two views
@@ -193,8 +234,9 @@ def match_photos(
     >>> np.allclose(matches.model, np.eye(3), atol=1e-3)
     True
     """
-    pairs = match_codes(a.codes, b.codes, ratio=ratio, n_jobs=n_jobs).pairs
-    return verify_matches(a.points, b.points, pairs, geometry, tolerance)
+    pairs, distances = match_codes(a.codes, b.codes, ratio=ratio, n_jobs=n_jobs)
+    matches = verify_matches(a.points, b.points, pairs, geometry, tolerance)
+    return replace(matches, distances=distances)
 
 
 def verify_matches(
