@@ -214,3 +214,107 @@ def test_repair_copies_the_whole_batches_of_a_damaged_file(folder, run):
     )
     assert path.read_bytes() == damaged
     assert not (folder / "z.index").exists()
+
+
+# -- string ids ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(tmp_path, run):
+    codes = np.random.default_rng(0).integers(0, 256, (4, 8), dtype=np.uint8)
+    codes[3] = codes[1]
+    np.save(tmp_path / "codes.npy", codes)
+    (tmp_path / "names.txt").write_bytes("a.jpg\r\n0007\nä b.npy\n12\n".encode())
+    run(
+        "build", tmp_path / "codes.npy", "--ids", tmp_path / "names.txt", "-o", tmp_path / "x.index"
+    )
+    return tmp_path, codes
+
+
+def test_names_from_a_text_file_are_kept_and_shown(named, run):
+    folder, _ = named
+    path = folder / "x.index"
+    assert run("info", path, "--json")["ids"] == "strings"
+    result = run("search", path, folder / "codes.npy", "-k", 2, "--json")
+    assert [row["ids"][0] for row in result["rows"]] == ["a.jpg", "0007", "ä b.npy", "0007"]
+    assert "ä b.npy" in run("search", path, folder / "codes.npy")
+    run("search", path, folder / "codes.npy", "-k", 2, "-o", folder / "found.npz")
+    assert np.load(folder / "found.npz")["ids"][1].tolist() == ["0007", "12"]
+    run("radius", path, folder / "codes.npy", "-r", 0, "-o", folder / "near.npz")
+    assert np.load(folder / "near.npz")["ids"].tolist() == [
+        *("a.jpg", "0007", "12", "ä b.npy"),
+        *("0007", "12"),
+    ]
+    (folder / "some.txt").write_text("12\na.jpg\n")
+    found = run(
+        "search", path, folder / "codes.npy", "--allowed", folder / "some.txt", "-k", 1, "--json"
+    )
+    assert [row["ids"] for row in found["rows"]][:2] == [["a.jpg"], ["12"]]
+    assert run("duplicates", path, "--json")["rows"] == [{"a": "0007", "b": "12", "distance": 0}]
+    (folder / "first.txt").write_text("12\n")
+    groups = ("duplicates", path, "--groups", "--priority", folder / "first.txt")
+    out = (
+        "--keep",
+        folder / "keep.txt",
+        "--drop",
+        folder / "drop.txt",
+        "-o",
+        folder / "groups.csv",
+    )
+    run(*groups, *out)
+    assert (folder / "keep.txt").read_text() == "12\na.jpg\nä b.npy\n"
+    assert (folder / "drop.txt").read_text() == "0007\n"
+    lines = (folder / "groups.csv").read_text().splitlines()
+    assert lines == ["representative,id,distance", "12,12,0", "12,0007,0"]
+    run(*groups, "-o", folder / "groups.npz")
+    arrays = np.load(folder / "groups.npz")
+    assert arrays["ids"].tolist() == ["12", "a.jpg", "0007", "ä b.npy"]
+    assert arrays["representatives"].tolist() == ["12", "a.jpg", "12", "ä b.npy"]
+
+
+def test_names_can_be_added_overwritten_and_removed(named, run):
+    folder, codes = named
+    path = folder / "x.index"
+    np.save(folder / "more.npy", codes[:2] ^ np.uint8(255))
+    np.save(folder / "names.npy", np.array(["new", "a.jpg"]))
+    more = (path, folder / "more.npy", "--ids", folder / "names.npy")
+    assert "already stored, for example a.jpg" in run("add", *more, fail=True)
+    result = run("upsert", *more, "--json")
+    assert (result["added"], result["replaced"], result["codes"]) == (1, 1, 5)
+    with HammingIndex.open(path) as index:
+        np.testing.assert_array_equal(index.get(["new", "a.jpg"]), codes[:2] ^ np.uint8(255))
+    assert run("remove", path, "ä b.npy", "12", "--json")["removed"] == 2  # names, not files
+    (folder / "gone.txt").write_text("new\n")
+    assert run("remove", path, "0007", "--ids", folder / "gone.txt", "--json")["codes"] == 1
+    assert "not stored, for example new" in run("remove", path, "new", fail=True)
+    assert "give the ids to remove" in run("remove", path, fail=True)
+    run("compact", path)
+    assert run("verify", path, "--json")["damage"] == []
+    assert run("repair", path, "-o", folder / "y.index", "--json")["without_id"] == 0
+
+
+def test_text_files_hold_integers_for_an_index_that_has_integers(folder, run):
+    path = folder / "x.index"
+    (folder / "ids.txt").write_text("".join(f"{i}\n" for i in range(2000, 2020)))
+    run("add", path, folder / "more.npz", "--ids", folder / "ids.txt")
+    with HammingIndex.open(path) as index:
+        assert index.ids[-1] == 2019
+    result = run("upsert", path, folder / "more.npz", "--ids", folder / "ids.npy", "--json")
+    assert (result["added"], result["replaced"]) == (20, 0)
+    (folder / "ids.txt").write_text("2000\nseven\n" + "1\n" * 18)
+    message = run("add", path, folder / "more.npz", "--ids", folder / "ids.txt", fail=True)
+    assert "line 2: 'seven' is not an id of this index" in message
+    assert run("remove", path, "2000", "--ids", folder / "ids.npy", "--json")["removed"] == 21
+    assert "whole numbers, got 'x y'" in run("remove", path, "x", "y", fail=True)
+    (folder / "ids.txt").write_bytes(b"\xff\xfe\n" * 20)
+    message = run("add", path, folder / "more.npz", "--ids", folder / "ids.txt", fail=True)
+    assert "not text in UTF-8" in message
+
+
+def test_a_name_with_a_line_break_is_not_written_to_a_list(named, run, tmp_path):
+    folder, codes = named
+    HammingIndex(codes, ids=["a\nb", "c", "d", "e"]).save(folder / "y.index")
+    keep = folder / "keep.txt"
+    message = run("duplicates", folder / "y.index", "--groups", "--keep", keep, fail=True)
+    assert "contains a line break" in message
+    assert not keep.exists()

@@ -103,12 +103,18 @@ def output_results(
             rows = [{name: _join_list(value) for name, value in row.items()} for row in rows]
         show({**summary, "rows": rows}, as_json)
         return
+    arrays = {name: storable(array) for name, array in arrays.items()}
     with replacing(out) as temporary, temporary.open("wb") as file:
         if out.suffix == ".npz":
             np.savez(file, **arrays)
         else:
             np.save(file, next(iter(arrays.values())))
     show({**summary, "written": str(out)}, as_json)
+
+
+def storable(array: Any) -> Any:
+    """Return string ids as text of fixed width, which NumPy reads without unpickling."""
+    return array.astype(str) if array.dtype == object else array
 
 
 def output_neighbours(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .code_files import check_out, output_results
+from .code_files import check_out, output_results, storable
 from .guard import check_writable
+from .id_files import read_ids, write_ids
 from .index_commands import IndexArgument, Out, Radius
 from .options import Jobs, Json
 
@@ -124,15 +125,15 @@ def _find_groups(
     from .._util.progress import waiting
     from .output import show
 
-    first = None if priority is None else _read_ids(priority)
     with HammingIndex.open(path) as index, waiting("comparing"):
+        first = None if priority is None else read_ids(priority, index)
         try:
             found = index.groups(radius, method, priority=first, n_jobs=jobs)
         except KeyError as error:
             raise ValueError(f"{priority}: {error.args[0]}") from None
     for file, ids in ((keep, found.keep), (drop, found.drop)):
         if file is not None:
-            _write_lines(file, map(str, ids.tolist()))
+            write_ids(file, ids)
     summary: dict[str, Any] = {
         "index": str(path),
         "codes": len(found.distances),
@@ -159,8 +160,8 @@ def _find_groups(
         from .._util.files import replacing
 
         arrays: dict[str, Any] = {
-            "ids": found.ids,
-            "representatives": found.representatives,
+            "ids": storable(found.ids),
+            "representatives": storable(found.representatives),
             "distances": found.distances,
         }
         with replacing(out) as temporary, temporary.open("wb") as archive:
@@ -200,35 +201,6 @@ def _members(found: Groups) -> Iterator[dict[str, Any]]:
     for group in _lists(found):
         for id, distance in zip(group["ids"], group["distances"]):
             yield {"representative": group["representative"], "id": id, "distance": distance}
-
-
-def _read_ids(path: Path) -> Any:
-    """Read ids from a .npy file, or from text with one id per line."""
-    import numpy as np
-
-    from .._util.files import open_npy
-
-    if path.suffix == ".npy":
-        return open_npy(path)
-    ids = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        text = line.strip()
-        if not text:
-            continue
-        try:
-            ids.append(int(text))
-        except ValueError:
-            raise ValueError(
-                f"{path}, line {number}: {text[:40]!r} is not an id; give one whole number per line"
-            ) from None
-    return np.array(ids, object if any(abs(i) >= 2**63 for i in ids) else np.int64)
-
-
-def _write_lines(path: Path, lines: Iterator[str]) -> None:
-    from .._util.files import replacing
-
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
 
 
 def _write_rows(path: Path, columns: tuple[str, ...], rows: Iterator[dict[str, Any]]) -> None:

@@ -23,6 +23,7 @@ from .code_files import (
     refuse_other_model,
 )
 from .guard import check_writable
+from .id_files import IdFile, has_strings, read_ids, to_ids
 from .options import Jobs, Json, ModelOfCodes
 
 app = App(help="Store codes in an index file and search them by Hamming distance (exact).")
@@ -46,7 +47,8 @@ IdsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--ids",
-        help="A .npy file with the ids of the codes; repeat for each file of codes.",
+        help="Ids of the codes: a .npy file of integers or strings, or text with one id per line, "
+        "which a new index takes as strings. Repeat for each file of codes.",
     ),
 ]
 Out = Annotated[
@@ -122,7 +124,8 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 10,
     out: Out = None,
     allowed: Annotated[
-        Path | None, typer.Option(help="A .npy file of ids; search only among these codes.")
+        Path | None,
+        typer.Option(help="Search only among these ids (.npy, or text with one id per line)."),
     ] = None,
     rerank_projections: Annotated[
         Path | None,
@@ -147,8 +150,6 @@ def search(
     if cluster is not None and (allowed is not None or rerank_projections is not None):
         raise ValueError("--allowed and --rerank-projections cannot be used with --cluster")
     options: dict[str, Any] = {} if cluster is not None else {"n_jobs": jobs}
-    if allowed is not None:
-        options["allowed"] = open_npy(allowed)
     projections = None if rerank_projections is None else open_npy(rerank_projections)
     if projections is not None and len(projections) != (n := code_count(queries)):
         raise ValueError(
@@ -158,6 +159,8 @@ def search(
     results: list[tuple[Any, Any]] = []
     done = 0
     with _open_index(path, queries, model, cluster) as index:
+        if allowed is not None:
+            options["allowed"] = read_ids(allowed, index)
         for batch in code_chunks(queries, _QUERIES, "searching"):
             if projections is not None:
                 options["rerank_projections"] = projections[done : done + len(batch)]
@@ -234,9 +237,47 @@ def radius(
 
 
 @app.command()
+def upsert(
+    path: IndexArgument,
+    codes: CodesArgument,
+    ids: Annotated[
+        list[Path],
+        typer.Option(
+            "--ids",
+            help="Ids of the codes (.npy, or text with one id per line); repeat for each file of "
+            "codes.",
+        ),
+    ],
+    model: ModelOfCodes = None,
+    as_json: Json = False,
+) -> None:
+    """Add codes to an index file, overwriting those with the same ids.
+
+    Codes are written in batches. Each batch is stored completely or not at all.
+    """
+    from .. import HammingIndex
+    from .output import show
+
+    with HammingIndex.open(path, "a") as index:
+        refuse_other_model(index, path, codes, model)
+        before = len(index)
+        n = _add_all(index, codes, ids, replace=True)
+        added = len(index) - before
+        result = {"index": str(path), "added": added, "replaced": n - added, "codes": len(index)}
+        show(result, as_json)
+
+
+@app.command()
 def remove(
     path: IndexArgument,
-    ids: Annotated[list[str], typer.Argument(help="Ids, or .npy files of ids.", metavar="IDS")],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ids; of an index with integer ids also .npy files.", metavar="IDS"),
+    ] = None,
+    id_file: Annotated[
+        Path | None,
+        typer.Option("--ids", help="File of ids: .npy, or text with one id per line."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Remove codes by id.
@@ -246,21 +287,20 @@ def remove(
     import numpy as np
 
     from .. import HammingIndex
-    from .._util.files import open_npy
     from .output import show
 
-    chosen = []
-    for value in ids:
-        if value.endswith(".npy"):
-            chosen.append(np.asarray(open_npy(Path(value))).astype(np.int64, casting="same_kind"))
-        elif value.lstrip("-").isdigit():
-            chosen.append(np.array([int(value)]))
-        else:
-            raise ValueError(f"{value} is neither an id (a whole number) nor a .npy file of ids")
+    if not ids and id_file is None:
+        raise ValueError("give the ids to remove, or a file of ids (--ids)")
     with HammingIndex.open(path, "a") as index:
-        before = len(index)
+        strings, before = has_strings(index), len(index)
+        files = [] if strings else [Path(value) for value in ids or () if value.endswith(".npy")]
+        values = [value for value in ids or () if strings or not value.endswith(".npy")]
+        chosen = [to_ids(values, index)] if values else []
+        chosen += [read_ids(file, index) for file in (*files, *([id_file] if id_file else []))]
         try:
-            index.remove(np.concatenate(chosen))
+            if len(chosen) > 1:
+                chosen = [np.concatenate([np.asarray(one, object) for one in chosen]).tolist()]
+            index.remove(chosen[0])
         except KeyError as error:
             raise ValueError(error.args[0]) from None
         show({"index": str(path), "removed": before - len(index), "codes": len(index)}, as_json)
@@ -326,9 +366,8 @@ def info(path: IndexArgument, as_json: Json = False) -> None:
         show({"index": str(path), **index.info()}, as_json)
 
 
-def _add_all(index: Any, codes: list[Path], ids: list[Path] | None) -> int:
-    """Add the codes of all files and return their number."""
-    from .._util.files import open_npy
+def _add_all(index: Any, codes: list[Path], ids: list[Path] | None, replace: bool = False) -> int:
+    """Add or, with `replace`, upsert the codes of all files and return their number."""
     from ..codes import n_bytes
 
     for path in codes:
@@ -344,17 +383,19 @@ def _add_all(index: Any, codes: list[Path], ids: list[Path] | None) -> int:
         )
     total = 0
     for number, path in enumerate(codes):
-        chosen = None if ids is None else open_npy(ids[number])
-        if chosen is not None and len(chosen) != code_count(path):
-            raise ValueError(
-                f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for them; "
-                "give one id per code"
-            )
+        chosen = None
+        if ids is not None:  # an empty index takes either kind
+            chosen = IdFile(ids[number], strings=has_strings(index) or not len(index))
+            if len(chosen) != code_count(path):
+                raise ValueError(
+                    f"{path} has {code_count(path)} codes, but there are {len(chosen)} ids for "
+                    "them; give one id per code"
+                )
         done = 0
         for batch in code_chunks(path, _BATCH, f"adding {path.name}"):
-            batch_ids = None if chosen is None else chosen[done : done + len(batch)]
+            batch_ids = None if chosen is None else chosen.take(len(batch))
             try:
-                index.add(batch, batch_ids)
+                index.upsert(batch, batch_ids) if replace else index.add(batch, batch_ids)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
             done += len(batch)
