@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from kdiffhash import HammingIndex, hamming
-from kdiffhash.codes import pack
 from kdiffhash.evaluate import (
     Relevance,
     evaluate_ranking,
@@ -20,7 +19,6 @@ from kdiffhash.evaluate import (
     reciprocal_rank,
     relevance_from_labels,
 )
-from kdiffhash.evaluate.exact_search import nearest_by_projection
 
 IDS = np.array([[4, 7, 2, 9], [5, 1, 0, 8], [3, 6, 2, 1]])
 RELEVANT = [[2, 4], [0], [11, 12, 3, 13]]
@@ -192,12 +190,18 @@ def test_exact_search_equals_sorting():
     for k in (1, 3, 50, 70):
         expected = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
         assert np.array_equal(nearest_by_cosine(queries, documents, k), expected)
-    bits = rng.random((30, 11)) < 0.5
-    projections = rng.integers(-3, 4, (8, 11)).astype(np.float32)
-    differs = bits[None] != (projections > 0)[:, None]
-    weights = (differs * np.abs(projections)[:, None]).sum(axis=2)
-    expected = np.argsort(weights, axis=1, kind="stable")[:, :7]
-    assert np.array_equal(nearest_by_projection(projections, pack(bits), 7), expected)
+
+
+def test_exact_search_of_unusual_rows():
+    assert nearest_by_cosine([[1, 0]], np.empty((0, 2)), 3).shape == (1, 0)
+    assert nearest_by_cosine(np.empty((0, 2)), [[1, 0]], 3).shape == (0, 1)
+    # Rows of zeros have the similarity 0 to all; sizes do not matter, however large or small.
+    documents = [[0, 0], [1e-300, 1e-300], [-1e300, 1e300], [3e200, 0]]
+    assert nearest_by_cosine([[1e250, 1e249], [0, 0]], documents, 4).tolist() == [
+        [3, 1, 0, 2],
+        [0, 1, 2, 3],
+    ]
+    assert nearest_by_cosine(np.array([[100, 90]], np.int8), [[-9, 10], [9, 10]], 1) == [[1]]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +223,15 @@ def test_exact_search_equals_sorting():
         (lambda: mean_over_queries([1.0], groups=[1, 2]), "one entry per query"),
         (lambda: mean_over_queries([1.0], reference=[1, 2]), "must have the shape"),
         (lambda: nearest_by_cosine([[1.0]], [[1.0, 2]], 1), "the same number"),
+        (lambda: nearest_by_cosine([[1.0]], [[1.0]], 0), "at least 1, got 0"),
+        (
+            lambda: nearest_by_cosine([[1.0]], [[1.0], [np.nan]], 1),
+            "documents contain NaN .* row 1",
+        ),
+        (
+            lambda: nearest_by_cosine([1.0], [[1.0]], 1),
+            r"queries must be numbers of shape \(n, d\)",
+        ),
         (lambda: evaluate_ranking([[1]], [1], without_relevant="x"), "'raise' or 'skip'"),
     ],
 )

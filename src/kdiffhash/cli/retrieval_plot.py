@@ -9,7 +9,10 @@ from .._util.extras import need
 from .._util.files import replacing
 from .matplotlib_folder import matplotlib_folder
 
-KEPT = ("recall_at_10", "ndcg_at_10")  # measures whose kept share is computed
+KEPT = {
+    "recall_at_10": "recall@10",
+    "ndcg_at_10": "nDCG@10",
+}  # measures whose kept share is computed
 FORMATS: dict[str, dict[str, Any]] = {
     ".svg": {"metadata": {"Date": None}},
     ".png": {"dpi": 130},
@@ -27,9 +30,9 @@ def draw_kept(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the kept share of each measure against bytes per code, with confidence intervals."""
     with matplotlib_folder(), need("matplotlib", "study").rc_context({"svg.hashsalt": "kdiffhash"}):
         figure = need("matplotlib.figure", "study").Figure(figsize=(9, 4), layout="constrained")
-        for axes, measure in zip(figure.subplots(1, len(KEPT), sharey=True), KEPT):
-            _draw(axes, rows, f"kept_{measure}")
-            axes.set_title(f"{measure.replace('_at_', '@')}, share of the floats'")
+        for axes, name in zip(figure.subplots(1, len(KEPT), sharey=True), KEPT):
+            _draw(axes, rows, f"kept_{name}")
+            axes.set_title(f"{KEPT[name]}, share of the floats'")
         figure.axes[0].legend(loc="lower right")
         with replacing(path) as temporary:
             figure.savefig(temporary, format=path.suffix[1:], **FORMATS[path.suffix])
@@ -56,7 +59,9 @@ def _draw(axes: Any, rows: list[dict[str, Any]], measure: str) -> None:
         )
     axes.axhline(1, color="#999999", linewidth=1, linestyle="--")
     axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({row["bits"] / 8 for row in rows if row["method"] != "floats"}))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.set_xlabel("bytes per code")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#dddddd", linewidth=0.6)

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..codes import Codes, unpack
-
 _SCORES = 2**24  # scores held in memory at a time
 
 
@@ -35,36 +33,24 @@ def nearest_by_cosine(queries: ArrayLike, documents: ArrayLike, k: int) -> NDArr
     >>> nearest_by_cosine([[1, 1]], [[0, 1], [2, 2], [1, 0]], k=3)
     array([[1, 0, 2]])
     """
-    left, right = _unit(queries), _unit(documents)
+    if not isinstance(k, int | np.integer) or k < 1:
+        raise ValueError(f"k must be an integer of at least 1, got {k!r}")
+    left, right = _unit(queries, "queries"), _unit(documents, "documents")
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"queries have {left.shape[1]} columns and documents {right.shape[1]}; cosine "
             "similarity needs the same number"
         )
-    return _best(left, right.T, k)
-
-
-def nearest_by_projection(
-    projections: NDArray[np.float32], codes: Codes, k: int
-) -> NDArray[np.int64]:
-    """Return the row numbers of the k codes that agree best with the projections of each query.
-
-    A bit of a code counts the query's projection, positive where both have the same sign. This
-    ranks codes as the sum of |projection| over differing bits does.
-    """
-    signs = 2 * unpack(codes, projections.shape[1]).astype(np.float32) - 1
-    return _best(projections, np.ascontiguousarray(signs.T), k)
-
-
-def _best(left: NDArray[np.float32], right: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Return the columns of the k highest entries in each row of a product, highest first."""
-    m = right.shape[1]
-    step = max(1, _SCORES // max(m, 1))
-    blocks = [_top(left[i : i + step] @ right, min(k, m)) for i in range(0, len(left), step)]
+    m = len(right)
+    if not m:
+        return np.empty((len(left), 0), np.int64)
+    step = max(1, _SCORES // m)
+    blocks = [_top(left[i : i + step] @ right.T, min(k, m)) for i in range(0, len(left), step)]
     return np.concatenate([*blocks, np.empty((0, min(k, m)), np.int64)])
 
 
 def _top(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Return the columns of the k highest scores in each row, highest first."""
     n, m = scores.shape
     last = np.partition(scores, m - k, axis=1)[:, m - k, None]
     candidates = scores >= last
@@ -78,10 +64,21 @@ def _top(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     return np.take_along_axis(columns, order, axis=1)
 
 
-def _unit(rows: Any) -> NDArray[np.float32]:
-    array = np.asarray(rows, np.float32)
-    if array.ndim != 2 or not np.isfinite(array).all():
-        raise ValueError(f"rows must be finite and of shape (n, d), got the shape {array.shape}")
-    norms = np.linalg.norm(array, axis=1, keepdims=True)
+def _unit(rows: Any, name: str) -> NDArray[np.float32]:
+    """Return rows scaled to length 1; rows of zeros are kept."""
+    array = np.asarray(rows)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name} must be numbers of shape (n, d), got {array.dtype} of shape {array.shape}"
+        )
+    exact = np.result_type(array.dtype, np.float32)
+    highest, lowest = (f(axis=1, initial=0, keepdims=True) for f in (array.max, array.min))
+    largest = np.maximum(highest.astype(exact), -lowest.astype(exact))
+    if not np.isfinite(largest).all():
+        row = int(np.argmin(np.isfinite(largest[:, 0])))
+        raise ValueError(f"{name} contain NaN or infinity in row {row}; remove or repair such rows")
+    largest[largest == 0] = 1
+    scaled = (array / largest).astype(np.float32)  # so that squares neither overflow nor vanish
+    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     norms[norms == 0] = 1
-    return np.asarray(array / norms, np.float32)
+    return np.asarray(scaled / norms, np.float32)
