@@ -81,7 +81,7 @@ def test_sign_bits_equal_those_of_plain_numpy_for_every_kind_of_input(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_sign_bits_equal_those_of_sentence_transformers(embeddings, signs, precision):
-    peer = pytest.importorskip("sentence_transformers.quantization")
+    peer = pytest.importorskip("sentence_transformers")
     found = quantize_embeddings(embeddings, precision, hasher=signs)
     right = peer.quantize_embeddings(embeddings, precision)
     np.testing.assert_array_equal(found, right)

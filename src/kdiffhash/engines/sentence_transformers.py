@@ -26,8 +26,8 @@ def quantize_embeddings(
 ) -> Any:
     """Return codes of embeddings, in the form of the function of sentence-transformers.
 
-    A drop-in for ``sentence_transformers.quantization.quantize_embeddings(embeddings, precision)``
-    with binary precisions: the same types and order of bits, but the bits of a hasher instead of
+    A drop-in for ``sentence_transformers.quantize_embeddings(embeddings, precision)`` with
+    binary precisions: the same types and order of bits, but the bits of a hasher instead of
     one sign for each number.
 
     Parameters
