@@ -2,7 +2,9 @@
 //
 // A code is compared with the signs of the projections, and each bit that differs counts as much as the absolute value
 // of its projection, its weight. Weights are summed in double precision, from the first bit to the last, and the sum is
-// rounded once, so a distance does not depend on the instruction set.
+// rounded once, so a distance does not depend on the instruction set. Unless the weights of a query differ by many
+// orders of magnitude, all such sums are exact, so that their order does not matter: then the sums of the four weights
+// of a nibble are tabulated.
 //
 // The scan adds small integers instead. The 16 possible sums of the four weights of a nibble are scaled, rounded down
 // and tabulated as bytes. Codes are transposed so that a vector holds the same nibble of many codes, and one shuffle
@@ -26,7 +28,11 @@ constexpr double MARGIN = 1 + 1.0 / (1 << 20), SMALLEST = 1e-44;  // more than f
 class FloatQueries {
  public:
   FloatQueries(const float* projections, int64_t n, int64_t n_bits, int64_t n_words)
-      : n_words_(n_words), signs_(n * n_words), weights_(n * n_words * 64) {
+      : n_words_(n_words),
+        signs_(n * n_words),
+        weights_(n * n_words * 64),
+        is_exact_(n),
+        sums_(n * n_words * NIBBLES * 16) {
     // Bit i of a code is in byte i / 8, most significant bit first, as numpy.packbits writes it.
     for (int64_t q = 0; q < n; ++q) {
       for (int64_t i = 0; i < n_bits; ++i) {
@@ -34,11 +40,22 @@ class FloatQueries {
         ((uint8_t*)(signs_ + q * n_words))[i / 8] |= uint8_t((value > 0) << (7 - i % 8));
         weights_[q * n_words * 64 + i] = __builtin_fabsf(value);
       }
+      is_exact_[q] = sums_are_exact(q);
+      if (is_exact_[q]) tabulate_sums(q);
     }
   }
 
   // The distance of a code, whose words are `stride` apart. Spare bits have no weight.
   float distance(int64_t q, const Word* code, int64_t stride) const {
+    if (is_exact_[q]) {
+      double totals[4] = {};
+      const double* sums = sums_ + q * n_words_ * NIBBLES * 16;
+      for (int64_t w = 0; w < n_words_; ++w) {
+        const Word differing = code[w * stride] ^ signs_[q * n_words_ + w];
+        for (int i = 0; i < NIBBLES; ++i, sums += 16) totals[i % 4] += sums[differing >> 4 * i & 15];
+      }
+      return float((totals[0] + totals[1]) + (totals[2] + totals[3]));
+    }
     double total = 0;
     for (int64_t w = 0; w < n_words_; ++w) {
       // With the bytes reversed, the first bit is the highest.
@@ -74,6 +91,28 @@ class FloatQueries {
   }
 
  private:
+  // Whether all sums of weights are exact in double precision: every weight is a multiple of the last place of the
+  // smallest one, and the total is less than 2^52 of these.
+  bool sums_are_exact(int64_t q) const {
+    double total = 0, smallest = 0;
+    for (int64_t i = q * n_words_ * 64; i < (q + 1) * n_words_ * 64; ++i) {
+      const double weight = weights_[i];
+      total += weight;
+      if (weight > 0 && (weight < smallest || smallest == 0)) smallest = weight;
+    }
+    // The last place of a float is at least 2^-24 of it, and at least 2^-149.
+    return total < 0x1p52 * max(smallest * 0x1p-24, 0x1p-149);
+  }
+
+  // Writes [nibble][value of the nibble], the nibbles in the order of `tabulate`.
+  void tabulate_sums(int64_t q) {
+    double* sums = sums_ + q * n_words_ * NIBBLES * 16;
+    const float* weights = weights_ + q * n_words_ * 64;
+    for (int64_t nibble = 0; nibble < n_words_ * NIBBLES; ++nibble, sums += 16)
+      for (int value = 1; value < 16; ++value)
+        sums[value] = sums[value & (value - 1)] + double(weights[(nibble ^ 1) * 4 + 3 - __builtin_ctz(value)]);
+  }
+
   // The sum of those of four weights whose bit is set; the first has the highest bit.
   static double sum_of(const float* weights, int bits) {
     double sum = 0;
@@ -84,6 +123,8 @@ class FloatQueries {
   const int64_t n_words_;
   Array<Word> signs_;     // [query][word]: 1 for positive projections
   Array<float> weights_;  // [query][bit]
+  Array<bool> is_exact_;
+  Array<double> sums_;  // [query][nibble][value of the nibble]
 };
 
 // The k nearest rows of each query so far, in a heap whose root is the farthest. At equal distance, a higher row counts
