@@ -12,7 +12,7 @@ import numpy as np
 SPLITS = ("train", "valid", "test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TextPairs:
     """Queries and documents; row i of both belongs to the same package."""
 

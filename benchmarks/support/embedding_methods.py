@@ -1,0 +1,130 @@
+"""The methods that `embeddings.py` compares, one line each in `METHODS`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from kdiffhash import CrossDiffHash, DiffHash, ITQHash, KernelLDAHash, LDAHash
+
+from .embeddings import TextPairs
+from .searchers import Centred, Codes, Faiss, Floats, Projections, unit
+
+LENGTHS = (8, 16, 32, 48, 64)
+FACTOR_BYTES = 8  # that RaBitQ stores for a vector besides its bits
+
+
+Learn = Callable[[TextPairs, int], Any]  # from training pairs, for a number of bytes
+
+
+@dataclass(frozen=True)
+class Method:
+    """A line of the table: what is learned, from what, and for which numbers of bytes."""
+
+    name: str
+    learned_from: str  # "pairs", "vectors", or "nothing"
+    learn: Learn
+    lengths: tuple[int, ...] = LENGTHS
+
+
+def centred(learn: Learn) -> Learn:
+    """Let a method learn and search rows that are centred per side."""
+
+    @cache
+    def centre(train: TextPairs) -> tuple[TextPairs, np.ndarray, np.ndarray]:
+        means = train.queries.mean(axis=0), train.documents.mean(axis=0)
+        rows = [unit(side - mean) for side, mean in zip((train.queries, train.documents), means)]
+        return replace(train, queries=rows[0], documents=rows[1]), *means
+
+    def learn_centred(train: TextPairs, n_bytes: int) -> Centred:
+        rows, *means = centre(train)
+        return Centred(learn(rows, n_bytes), *means)
+
+    return learn_centred
+
+
+def signs(_train: TextPairs, n_bytes: int) -> Codes:
+    return Codes(Projections(None), Projections(None), 8 * n_bytes)
+
+
+def random_rotation(train: TextPairs, n_bytes: int) -> Codes:
+    """Directions are rows of random rotations, of as many as there are bits for."""
+    rng, width = np.random.default_rng(0), train.queries.shape[1]
+    rotations = [np.linalg.qr(rng.normal(size=(width, width)))[0] for _ in range(2)]
+    hasher = Projections(np.concatenate(rotations)[: 8 * n_bytes].astype(np.float32))
+    return Codes(hasher, hasher, 8 * n_bytes)
+
+
+def itq(train: TextPairs, n_bytes: int) -> Codes:
+    hasher = ITQHash(8 * n_bytes, random_state=0).fit(train.rows)
+    return Codes(hasher, hasher, 8 * n_bytes)
+
+
+def faiss_index(template: str, train: TextPairs, n_bytes: int) -> Faiss:
+    """Train an index on the documents; D in the template are the dimensions of the bits."""
+    import faiss
+
+    bits = 8 * (n_bytes - FACTOR_BYTES)
+    width = train.documents.shape[1]
+    index = faiss.index_factory(width, template.format(M=n_bytes, D=bits))
+    if "RaBitQ" in template:
+        faiss.downcast_index(index.index).qb = 8  # bits of a query's numbers; 0 is not better
+    index.train(train.documents)
+    return Faiss(index, n_bytes)
+
+
+def one_map(hasher: Any, longest: int = 48) -> Learn:
+    """Learn one map for both sides at the longest length; shorter codes are prefixes."""
+
+    @cache
+    def learn_longest(train: TextPairs) -> tuple[Any, float]:
+        start = time.perf_counter()
+        learned = clone(hasher).set_params(n_bits=8 * longest, random_state=0)
+        learned.fit_pairs(train.queries, Y=train.documents, groups=train.sources)
+        return learned, time.perf_counter() - start
+
+    def learn(train: TextPairs, n_bytes: int) -> Codes:
+        learned, fit_s = learn_longest(train)
+        shorter = learned.truncate(8 * n_bytes)
+        return Codes(shorter, shorter, 8 * n_bytes, fit_s)
+
+    return learn
+
+
+def two_maps(train: TextPairs, n_bytes: int) -> Codes:
+    model = CrossDiffHash(8 * n_bytes, random_state=0)
+    model.fit_pairs(train.queries, Y=train.documents, groups=train.sources)
+    return Codes(model.x_, model.y_, 8 * n_bytes)
+
+
+UP_TO_48 = (8, 16, 32, 48)
+PQ, OPQ = (partial(faiss_index, template) for template in ("PQ{M}x8", "OPQ{M},PQ{M}x8"))
+RABITQ = partial(faiss_index, "PCAR{D},RaBitQ")
+RABITQ_ALL = partial(faiss_index, "RR{D},RaBitQ")
+RABITQ_LENGTHS = (16, 24, 32, 40, 48)
+
+BASELINES = (
+    Method("float cosine", "nothing", lambda _train, n_bytes: Floats(n_bytes), (1536,)),
+    Method("sign bits", "nothing", signs, (48,)),
+    Method("random rotation", "nothing", random_rotation),
+    Method("ITQ", "vectors", itq, UP_TO_48),
+    Method("PQ", "vectors", PQ),
+    Method("OPQ + PQ", "vectors", OPQ),
+    Method("RaBitQ after PCA", "vectors", RABITQ, RABITQ_LENGTHS),
+    Method("RaBitQ", "vectors", RABITQ_ALL, (56,)),
+)
+METHODS = (
+    *BASELINES,
+    *(replace(m, name=f"{m.name}, centred", learn=centred(m.learn)) for m in BASELINES),
+    Method("DiffHash", "pairs", one_map(DiffHash()), UP_TO_48),
+    Method("LDAHash", "pairs", one_map(LDAHash()), UP_TO_48),
+    Method("KernelLDAHash", "pairs", one_map(KernelLDAHash(), 64)),
+    Method("KernelLDAHash, refined", "pairs", one_map(KernelLDAHash(refine=1000), 64)),
+    Method("CrossDiffHash", "pairs", two_maps, UP_TO_48),
+)
