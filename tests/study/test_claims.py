@@ -191,7 +191,7 @@ def test_boosting_time_is_compared_at_equal_length():
     results.trained["a", "boosted-paper"] = [Trained(10.0, [64], {}, "")]
     finding = find(results, "Boosting has a high").paper[""]
     assert finding.verdict == "holds"
-    assert finding.summary == "10 (10 to 10) times on a, at equal length"
+    assert finding.summary == "10 times on a, at equal length"
 
 
 def test_nature_and_architecture():

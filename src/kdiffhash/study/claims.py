@@ -238,13 +238,11 @@ def _boosting_is_slower(results: Results) -> Claim:
         if not found:
             return {"": Finding("not tested", "boosted SSH and DIF were not both trained")}
         verdict: Verdict = "holds" if all(gap.low > 0 for _, gap in found) else "undecided"
-        words = describe(
-            [
-                f"{1 + gap.value:.0f} ({1 + gap.low:.0f} to {1 + gap.high:.0f}) times on {scene}"
-                for scene, gap in found
-            ]
-        )
-        return {"": Finding(verdict, f"{words}, at equal length")}
+        words = []
+        for scene, gap in found:
+            spread = f" ({1 + gap.low:.0f} to {1 + gap.high:.0f})" if gap.low < gap.high else ""
+            words.append(f"{1 + gap.value:.0f}{spread} times on {scene}")
+        return {"": Finding(verdict, f"{describe(words)}, at equal length")}
 
     return Claim(
         "Boosting has a high computational cost",
