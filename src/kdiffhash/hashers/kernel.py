@@ -288,7 +288,7 @@ class KernelDiffHash(KernelHasher):
     --------
     PAPER_SETTING : Parameters of the paper, with a number of basis rows and a bandwidth that it
         does not state.
-    KernelLDAHash : More accurate from 128 bits on.
+    KernelLDAHash : More accurate at every length measured.
 
     Notes
     -----
