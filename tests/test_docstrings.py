@@ -190,6 +190,7 @@ NOT_RUN = {
     "kdiffhash.datasets.named_scenes.describe_scene",
     "kdiffhash.datasets.views.load_views",
     "kdiffhash.engines.dask.cluster.connect",
+    "kdiffhash.engines.audit.audit_postgres",
     "kdiffhash.engines.postgres.PostgresStore",
     "kdiffhash.study.paper_runs.run_paper_study",
     "kdiffhash.study.run.run_study",

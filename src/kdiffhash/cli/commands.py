@@ -12,6 +12,7 @@ from . import photo_commands as photos
 from . import reconstruction_commands as reconstruction
 from . import sqlite_commands as sqlite
 from .app import App
+from .audit_command import audit
 from .calibrate_command import calibrate
 from .duplicates_command import duplicates
 from .eval_command import evaluate
@@ -38,6 +39,7 @@ app.command("calibrate", rich_help_panel=_LEARN)(calibrate)
 app.command("info", rich_help_panel=_LEARN)(info)
 app.command("export", rich_help_panel=_LEARN)(commands.export)
 index.app.command("duplicates")(duplicates)
+index.app.command("audit")(audit)
 app.add_typer(index.app, name="index", rich_help_panel=_SEARCH)
 app.add_typer(sqlite.app, name="sqlite", rich_help_panel=_SEARCH)
 app.add_typer(pg.app, name="pg", rich_help_panel=_SEARCH)
