@@ -471,6 +471,26 @@ def test_a_failed_run_keeps_the_existing_image(two_photos, tmp_path, run):
     assert (tmp_path / "out.png").read_bytes() == b"old"
 
 
+def test_a_planar_scene_is_verified_if_usac_fails(monkeypatch, homography):
+    rng = np.random.default_rng(0)
+    left = rng.uniform(20, 300, (150, 2)).astype(np.float32)
+    right = apply_homography(homography, left).astype(np.float32)
+    right[:20] = rng.uniform(0, 300, (20, 2))
+    find = cv2.findFundamentalMat
+
+    def fail_for_usac(a, b, method, *more, **options):
+        if method >= cv2.USAC_DEFAULT:
+            raise cv2.error("assertion failed in estimator.cpp")
+        return find(a, b, method, *more, **options)
+
+    monkeypatch.setattr(cv2, "findFundamentalMat", fail_for_usac)
+    found = verify_matches(left, right, np.arange(150).repeat(2).reshape(-1, 2))
+    assert found.inliers[20:].all()
+    assert found.inliers[:20].mean() < 0.5
+    again = verify_matches(left, right, np.arange(150).repeat(2).reshape(-1, 2))
+    np.testing.assert_array_equal(found.inliers, again.inliers)
+
+
 def test_verification_falls_back_if_magsac_fails(monkeypatch, homography):
     rng = np.random.default_rng(0)
     left = rng.uniform(20, 300, (80, 2)).astype(np.float32)

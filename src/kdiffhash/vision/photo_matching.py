@@ -210,8 +210,7 @@ def match_photos(
         Ratio test: a match is kept if its Hamming distance is below `ratio` times the mean of the
         second-nearest distances in both directions; None skips the test.
     geometry : {"fundamental", "homography", "none"}, default="fundamental"
-        Geometric model, estimated by MAGSAC (by RANSAC with local optimisation where OpenCV's
-        MAGSAC fails). A fundamental matrix relates two views of any scene, a homography two views
+        Geometric model, estimated by MAGSAC (by RANSAC where OpenCV's MAGSAC fails). A fundamental matrix relates two views of any scene, a homography two views
         of a plane or two views from the same position. ``"none"`` skips the verification.
     tolerance : float, default=2.0
         Largest error of an inlier in pixels.
@@ -257,10 +256,10 @@ def verify_matches(
         cv2 = need("cv2", "vision")
         estimate = cv2.findFundamentalMat if geometry == "fundamental" else cv2.findHomography
         options = {"maxIters": _MAX_ITERATIONS, "confidence": _CONFIDENCE}
-        for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE):
+        for method in (cv2.USAC_MAGSAC, cv2.USAC_ACCURATE, cv2.RANSAC):
             try:  # these methods have a random generator of their own with a fixed seed
                 estimated, mask = estimate(left, right, method, tolerance, **options)
-            except cv2.error:  # MAGSAC's refinement may fail with few matches or a planar scene
+            except cv2.error:  # the first two may fail with few matches or a planar scene
                 continue
             if estimated is not None and estimated.shape == (3, 3):
                 model, inliers = estimated, mask.ravel().astype(bool)
