@@ -478,14 +478,39 @@ def test_the_page_is_self_contained(collection, tmp_path, run):
     start = "data:image/jpeg;base64,"
     assert len(sources(text)) == 4
     assert all(source.startswith(start) for source in sources(text))
-    assert not re.findall(r"(?:href|url\(|@import|<script|<link)", text)
+    assert not re.findall(r"(?:url\(|@import|<script|<link)", text)
+    links = re.findall(r'href="([^"]*)"', text)
+    assert len(links) == 4
+    assert links[0] == (collection / "photos" / "astronaut.png").resolve().as_uri()
     pixels = np.frombuffer(base64.b64decode(sources(text)[0].removeprefix(start)), np.uint8)
     drawn = cv2.imdecode(pixels, cv2.IMREAD_COLOR).astype(int)
     assert drawn.shape == (300, 608, 3)
     assert (drawn[..., 1] > drawn[..., [0, 2]].max(axis=2) + 60).sum() > 1000
     assert text.index("astronaut.png") < text.index("<img")
     found = make_index(collection).search(collection / "query.jpg", best=4)
-    assert text.count("possibly by chance") == sum(one.n_inliers < 15 for one in found) > 0
+    verified, by_chance = text.split("<h2>Possibly by chance</h2>")
+    assert "<h2>Verified</h2>" in verified
+    assert verified.count("<article>") == sum(one.n_inliers >= 15 for one in found) > 0
+    assert by_chance.count("<article>") == sum(one.n_inliers < 15 for one in found) > 0
+    names = re.findall(r"<h3>\d\. <a [^>]*>([^<]*)", text)
+    assert sorted(names) == sorted(one.path.name for one in found)
+
+
+def test_links_are_relative_if_photographs_are_in_the_folder_of_the_page(folder, run):
+    page = folder / "page.html"
+    run("search", folder / "query.jpg", "--index", folder / "x.index", "--best", 1, "-o", page)
+    assert 'href="photos/astronaut.png"' in page.read_text(encoding="utf-8")
+
+
+def test_only_pages_of_results_are_overwritten(collection, tmp_path, run):
+    page = tmp_path / "page.html"
+    command = ("search", collection / "query.jpg", "--index", collection / "x.index", "-o", page)
+    page.write_text("<!doctype html><p>mine</p>")
+    assert "is not a page that kdiffhash wrote" in run(*command, fail=True)
+    assert page.read_text() == "<!doctype html><p>mine</p>"
+    run(*command, "--overwrite")
+    assert "Verified" in page.read_text(encoding="utf-8")
+    run(*command)  # replaces its own page
 
 
 @pytest.mark.skipif(os.name == "nt", reason="not valid file names on Windows")

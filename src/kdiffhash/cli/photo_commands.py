@@ -213,6 +213,9 @@ def search(
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML page of results to write.")] = Path(
         "photos.html"
     ),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the page even if it is of another origin.")
+    ] = False,
     best: Annotated[
         int, typer.Option(min=1, help="Number of photographs to verify geometrically.")
     ] = 10,
@@ -224,15 +227,18 @@ def search(
 ) -> None:
     """Find photographs that show the same objects as a query.
 
-    Writes an HTML page with the best photographs and their matches.
+    Writes an HTML page with the best photographs and their matches. A file that is not such a page
+    is only replaced with --overwrite.
     """
     from ..vision import PhotoIndex, read_photo
-    from ..vision.results_page import write_page
+    from ..vision.results_page import check_is_page, write_page
     from .output import show
 
     check_writable(out, query, index)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out must end in .html or .htm, got {out}")
+    if not overwrite:
+        check_is_page(out)
     photos = PhotoIndex.open(index)
     photo = read_photo(query, photos.features, photos.size, max_pixels=max_pixels)
     start = time.perf_counter()

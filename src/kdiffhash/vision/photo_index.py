@@ -42,12 +42,12 @@ from .photo_matching import (
     read_photo,
     verify_matches,
 )
+from .photo_voting import count_votes
 
-_MIN_INLIERS = 15  # for a result to count as verified; COLMAP's default
+MIN_INLIERS = 15  # for a result to count as verified; COLMAP's default
 _MAX_KEYPOINTS = 2**20  # code id = photograph number * _MAX_KEYPOINTS + keypoint index
 _PHOTOS_PER_TRANSACTION = 32
 _VOTES_PER_KEYPOINT = 8  # each keypoint of a query votes for this many nearest codes
-_VOTE_RADIUS = 0.25  # share of the bits; codes at a larger distance get no vote
 _DATABASE, _CODES, _MODEL = "photos.sqlite", "codes.index", "model.safetensors"
 
 
@@ -95,7 +95,7 @@ class PhotoResult:
     @property
     def is_verified(self) -> bool:
         """Whether there are at least 15 inliers, more than unrelated photographs have by chance."""
-        return self.n_inliers >= _MIN_INLIERS
+        return self.n_inliers >= MIN_INLIERS
 
 
 class PhotoIndex:
@@ -405,18 +405,8 @@ def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.i
 def _rank_by_votes(
     codes: HammingIndex, query: Codes, numbers: set[int], n_jobs: int | None
 ) -> list[tuple[int, float]]:
-    """Return photographs and their votes, by decreasing votes.
-
-    Each keypoint votes once for every photograph among its nearest codes. The weight of a vote
-    decreases linearly with the distance.
-    """
+    """Return photographs and their votes, by decreasing votes."""
     distances, ids = codes.search(query, _VOTES_PER_KEYPOINT, n_jobs=n_jobs)
-    weights = np.maximum(0, 1 - distances / (_VOTE_RADIUS * codes.n_bits))
-    photos = ids // _MAX_KEYPOINTS
-    keypoints = np.broadcast_to(np.arange(len(query))[:, None], photos.shape)
-    ballots = np.stack([photos.ravel(), keypoints.ravel()], axis=1)
-    unique, first = np.unique(ballots, axis=0, return_index=True)  # the first is the nearest
-    voted, which = np.unique(unique[:, 0], return_inverse=True)
-    votes = np.bincount(which, weights.ravel()[first])
+    voted, votes = count_votes(distances, ids // _MAX_KEYPOINTS, codes.n_bits)
     ranked = sorted(zip(voted.tolist(), votes.tolist()), key=lambda one: (-one[1], one[0]))
-    return [(number, vote) for number, vote in ranked if vote > 0 and number in numbers]
+    return [(number, vote) for number, vote in ranked if number in numbers]
