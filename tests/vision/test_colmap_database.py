@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -14,7 +15,7 @@ import pytest
 
 from kdiffhash import load_pretrained, match_codes
 from kdiffhash.study.baselines import RandomHyperplaneHash
-from kdiffhash.vision import colmap, colmap_database
+from kdiffhash.vision import colmap, colmap_database, colmap_training
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -234,6 +235,121 @@ def test_geometries_follow_the_order_of_a_listed_pair(database, tmp_path, agree,
         assert np.linalg.norm(corner[:2] / corner[2] - moved[:2] / moved[2]) < 2
 
 
+def test_likely_pairs_are_chosen_by_votes(database, run):
+    names = NAMES[:3]  # the last has no keypoints
+    images = colmap.read_images(database, load_pretrained("rootsift", 256))
+    expected = {frozenset(pair) for pair in combinations(names, 2)}
+    assert set(map(frozenset, colmap.likely_pairs(images))) == expected
+    assert len(colmap.likely_pairs(images, 1)) < 3
+    output = run("match", database, "--pairs", "auto", "--json")
+    assert (output["pairs"], output["verified_pairs"]) == (3, 3)
+    assert "choosing_pairs" in output["seconds"]
+    for pair in expected:
+        ((matches, _),) = matches_between(database, sorted(pair))
+        known = features(database)
+        a, b = sorted(pair, key=lambda name: known[name][0])
+        found = expected_matches(database, a, b)
+        assert len(matches) == len(found)
+
+
+def test_unrelated_images_are_not_paired():
+    rng = np.random.default_rng(0)
+    objects = rng.integers(0, 256, (4, 300, 32), dtype=np.uint8)
+    images = [
+        colmap.ImageFeatures(
+            i,
+            f"{i}.jpg",
+            None,
+            np.zeros((1500, 2), np.float32),
+            np.concatenate([objects[i // 3], rng.integers(0, 256, (1200, 32), dtype=np.uint8)]),
+            np.concatenate([np.full(300, 9), np.ones(1200)]).astype(np.float32),
+        )
+        for i in range(12)
+    ]
+    expected = {(f"{a}.jpg", f"{b}.jpg") for a, b in combinations(range(12), 2) if a // 3 == b // 3}
+    assert set(colmap.likely_pairs(images)) == expected
+    assert colmap.likely_pairs([replace(image, codes=image.codes[:0]) for image in images]) == []
+
+
+def project_descriptors(path, width, as_float):
+    """Replace the descriptors of a database by a random projection of them."""
+    matrix = np.random.default_rng(width).normal(size=(128, width))
+    with closing(sqlite3.connect(path)) as database, database:
+        rows = database.execute("SELECT image_id, rows, data FROM descriptors").fetchall()
+        for number, n, data in rows:
+            values = np.frombuffer(data or b"", np.uint8).reshape(n, 128) @ matrix / 512
+            stored = values.astype(np.float32) if as_float else np.clip(32 * values + 128, 0, 255)
+            stored = stored if as_float else stored.astype(np.uint8)
+            database.execute(
+                "UPDATE descriptors SET type = ?, cols = ?, data = ? WHERE image_id = ?",
+                (1 if as_float else 0, width * (4 if as_float else 1), stored.tobytes(), number),
+            )
+
+
+@pytest.mark.parametrize(("width", "as_float"), [(64, True), (64, False), (256, True)])
+def test_a_model_is_learned_from_verified_matches(
+    database, tmp_path, agree, homographies, run, width, as_float
+):
+    run("match", database)
+    project_descriptors(database, width, as_float)
+    model = tmp_path / "own.safetensors"
+    options = ("--bits", 128, "--basis", 200, "--refine", 0)
+    output = run("train", database, "-o", model, *options, "--json")
+    assert output["input_features"] == width
+    assert output["tracks"] > 100
+    assert output["descriptors"] >= 2 * output["tracks"]
+    tracks = colmap.read_tracks(database)
+    assert len(np.unique(np.stack([tracks.labels, tracks.images]), axis=1).T) == len(tracks.rows)
+    message = run("match", database, fail=True)
+    assert f"have {width} values, but the model expects 128" in message
+    assert "kdiffhash colmap train" in message
+    small = tmp_path / "small.db"
+    run("shrink", database, "-o", small, "--model", model)
+    for path in (database, small):
+        run("match", path, "--model", model)
+        names = NAMES[:2]
+        ((_, geometry),) = matches_between(path, names)
+        inliers = geometry.inlier_matches
+        known = features_of(path)
+        left, right = (known[name][inliers[:, i]] for i, name in enumerate(names))
+        assert len(inliers) > 100
+        assert agree(left, right).mean() > 0.9
+
+
+def features_of(path):
+    """Return keypoint positions by image name."""
+    rows = execute(
+        path, "SELECT name, rows, cols, data FROM images JOIN keypoints USING (image_id)"
+    )
+    return {
+        name: np.frombuffer(data or b"", np.float32).reshape(n, width)[:, :2]
+        for name, n, width, data in rows
+    }
+
+
+def test_tracks_with_a_wrong_match_are_left_out(database):
+    images = np.repeat([1, 2, 3], 5)
+    edges = [
+        np.array([[0, 5], [1, 6], [2, 7]]),
+        np.array([[5, 10], [6, 11]]),
+        np.array([[1, 10]]),
+    ]
+    rows, labels = colmap_training._consistent_tracks(edges, images)
+    # The last edge connects the tracks of keypoints 0 and 1, which then have two of each image.
+    assert rows.tolist() == [2, 7]
+    assert labels.tolist() == [0, 0]
+
+
+def test_training_needs_verified_matches(database, tmp_path, run):
+    output = run("train", database, "-o", tmp_path / "m.safetensors", fail=True)
+    assert "0 tracks of verified matches" in output
+    assert "colmap exhaustive_matcher" in output
+    run("shrink", database, "-o", tmp_path / "small.db")
+    output = run("train", tmp_path / "small.db", "-o", tmp_path / "m.safetensors", fail=True)
+    assert "train on the original database" in output
+    assert not (tmp_path / "m.safetensors").exists()
+
+
 def test_errors_in_a_list_of_pairs_name_the_line(database, tmp_path, run):
     before = database.read_bytes()
     path = tmp_path / "pairs.txt"
@@ -271,7 +387,7 @@ def test_the_options_model_bits_and_descriptors_choose_the_model(database, tmp_p
     rows = np.random.default_rng(0).normal(size=(100, 64))
     RandomHyperplaneHash(32, random_state=0).fit(rows, np.arange(100)).save(tmp_path / "narrow")
     output = run("match", database, "--model", tmp_path / "narrow", fail=True)
-    assert "have 128 bytes, but the model expects 64" in output
+    assert "have 128 values, but the model expects 64" in output
 
 
 def make_newer(path):
@@ -333,7 +449,7 @@ def add_empty_model_table(path):
         (make_unrelated, "not a COLMAP database"),
         (delete_descriptors, "has 0 images with descriptors"),
         (keep_one_image, "has 1 images with descriptors"),
-        (shorten_descriptors, "64 bytes, but the model expects 128"),
+        (shorten_descriptors, "64 values, but the model expects 128"),
         (truncate_keypoints, "do not match"),
         (drop_a_byte_of_keypoints, "do not match"),
         (delete_cameras, "has no camera"),

@@ -13,7 +13,7 @@ import typer
 from .._util.progress import progress, waiting
 from .app import App
 from .guard import check_writable
-from .options import Jobs, Json
+from .options import Jobs, Json, Seed
 from .output import show
 
 if TYPE_CHECKING:
@@ -61,7 +61,18 @@ Ratio = Annotated[
 @colmap.command("match")
 def colmap_match(
     database: Database,
-    pairs: Pairs = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            "--pairs",
+            help="Text file with two image names per line, or auto to choose likely pairs by votes "
+            "of the keypoints; by default all pairs.",
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int,
+        typer.Option(min=1, help="Number of images that --pairs auto pairs each image with."),
+    ] = 20,
     bits: Bits = None,
     model: Model = None,
     descriptor: Descriptor = "rootsift",
@@ -83,16 +94,23 @@ def colmap_match(
     from ..vision import colmap as engine
     from ..vision.image_pairs import image_pairs
 
+    is_auto = str(pairs) == "auto"
+    listed = None if is_auto else pairs
     if backup is not None:
-        check_writable(backup, database, pairs, model, option="--backup")
+        check_writable(backup, database, listed, model, option="--backup")
         if backup.exists():
             raise ValueError(f"--backup: {backup} already exists; name a new file, or remove it")
     seconds: dict[str, float] = {}
     with _timed(seconds, "encoding"), waiting("encoding"):
         images = engine.read_images(database, _load_model(model, bits, descriptor))
-    n_pairs = len(image_pairs([image.name for image in images], pairs))
+    if is_auto:
+        with _timed(seconds, "choosing_pairs"), waiting("choosing pairs"):
+            chosen = engine.likely_pairs(images, neighbours, n_jobs=jobs)
+    else:
+        chosen = image_pairs([image.name for image in images], listed)
+    n_pairs = len(chosen)
     with _timed(seconds, "matching"), progress(n_pairs, "matching") as advance:
-        matched = engine.match_images(images, pairs, ratio=ratio, n_jobs=jobs, advance=advance)
+        matched = engine.match_images(images, chosen, ratio=ratio, n_jobs=jobs, advance=advance)
     if verify:
         with _timed(seconds, "verifying"), progress(n_pairs, "verifying") as advance:
             matched = engine.verify_pairs(matched, n_jobs=jobs, advance=advance)
@@ -108,6 +126,48 @@ def colmap_match(
         "seconds": seconds,
     }
     show(result if backup is None else {**result, "copy": str(backup)}, as_json)
+
+
+@colmap.command("train")
+def colmap_train(
+    database: Database,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")],
+    bits: Annotated[int, typer.Option("--bits", min=1, help="Length of the codes.")] = 256,
+    basis: Annotated[int, typer.Option(min=1, help="Number of basis rows.")] = 1000,
+    refine: Annotated[
+        int, typer.Option(min=0, help="Steps of gradient descent after the closed form.")
+    ] = 1000,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    as_json: Json = False,
+) -> None:
+    """Learn codes for the descriptors of a database from its own verified matches.
+
+    Works for descriptors of any kind and width. Use the model for this and similar databases, with
+    kdiffhash colmap match or shrink and --model.
+    """
+    from ..vision import colmap as engine
+
+    check_writable(out, database)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "seconds"):
+        with waiting("reading verified matches"):
+            tracks = engine.read_tracks(database)
+        options: dict[str, Any] = {"n_basis": basis, "refine": refine, "random_state": seed}
+        model = engine.train_model(tracks, n_bits=bits, n_jobs=jobs, **options)
+    model.save(out)
+    show(
+        {
+            "model": str(out),
+            "bits": model.n_bits_,
+            "input_features": model.n_features_in_,
+            "preprocess": model.preprocess,
+            "tracks": int(tracks.labels.max()) + 1,
+            "descriptors": len(tracks.rows),
+            **seconds,
+        },
+        as_json,
+    )
 
 
 @colmap.command("shrink")

@@ -36,17 +36,23 @@ from .colmap_database import (
     read_features,
     stored_model,
 )
+from .colmap_training import Tracks, read_tracks, train_model
 from .features import encode_descriptors
 from .image_pairs import image_pairs
+from .pair_selection import likely_pairs
 from .photo_matching import RATIO
 
 __all__ = [
     "DatabaseError",
     "ImageFeatures",
     "PairMatches",
+    "Tracks",
+    "likely_pairs",
     "match_images",
     "read_images",
+    "read_tracks",
     "shrink_database",
+    "train_model",
     "verify_pairs",
     "write_matches",
 ]
@@ -61,6 +67,7 @@ class ImageFeatures:
     camera: Any
     points: NDArray[np.float32]
     codes: Codes
+    scales: NDArray[np.float32] | None = None  # of the keypoints, if the database has them
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,8 @@ def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFe
         for number, name, camera, descriptors, points in read_features(database, path):
             to_codes = _check_stored if shrunk else _encode
             codes = to_codes(model, descriptors, path, name)
-            images.append(ImageFeatures(number, name, camera, points[:, :2], codes))
+            scales = _scales(points)
+            images.append(ImageFeatures(number, name, camera, points[:, :2], codes, scales))
     if len(images) < 2:
         raise DatabaseError(
             f"{path} has {len(images)} images with descriptors, but matching takes at least 2; "
@@ -136,7 +144,7 @@ def read_images(path: str | os.PathLike[str], model: BaseHasher) -> list[ImageFe
 
 def match_images(
     images: Sequence[ImageFeatures],
-    pairs: str | os.PathLike[str] | None = None,
+    pairs: str | os.PathLike[str] | Sequence[tuple[str, str]] | None = None,
     *,
     ratio: float | None = RATIO,
     max_distance: int | None = None,
@@ -149,10 +157,12 @@ def match_images(
     ----------
     images : sequence of ImageFeatures
         Images with codes, as returned by `read_images`.
-    pairs : path, optional
-        File with two image names per line; all pairs by default.
+    pairs : path or sequence of (str, str), optional
+        File with two image names per line, or pairs of names, such as those that `likely_pairs`
+        returns; all pairs by default.
     ratio : float or None, default=0.74
-        Largest ratio of the nearest to the second-nearest Hamming distance; None skips the test.
+        Ratio test: a match is kept if its Hamming distance is below `ratio` times the mean of the
+        second-nearest distances in both directions; None skips the test.
     max_distance : int, optional
         Largest Hamming distance of a match; unlimited by default.
     n_jobs : int, optional
@@ -182,7 +192,10 @@ def match_images(
     [100, 100, 100]
     """
     by_name = {image.name: image for image in images}
-    selected = image_pairs(list(by_name), pairs)
+    if pairs is None or isinstance(pairs, str | os.PathLike):
+        selected = image_pairs(list(by_name), pairs)
+    else:
+        selected = list(pairs)
 
     def match_pair(i: int) -> PairMatches:
         a, b = (by_name[name] for name in selected[i])
@@ -399,12 +412,23 @@ def shrink_database(
             new.execute("VACUUM")
 
 
-def _encode(model: BaseHasher, descriptors: NDArray[np.uint8], path: Any, name: str) -> Codes:
+def _scales(points: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """Return the scales of keypoints: stored in 4 columns, the root of the area in 6."""
+    if points.shape[1] == 4:
+        return points[:, 2]
+    if points.shape[1] == 6:
+        area: NDArray[np.float32] = points[:, 2] * points[:, 5] - points[:, 3] * points[:, 4]
+        return np.sqrt(np.abs(area))
+    return None
+
+
+def _encode(model: BaseHasher, descriptors: NDArray[Any], path: Any, name: str) -> Codes:
     """Encode the descriptors of an image; raise if they are not of the model's width."""
     if len(descriptors) and descriptors.shape[1] != model.n_features_in_:
         raise DatabaseError(
-            f"{path}: descriptors of {name} have {descriptors.shape[1]} bytes, but the model "
-            f"expects {model.n_features_in_}; use a model for these descriptors"
+            f"{path}: descriptors of {name} have {descriptors.shape[1]} values, but the model "
+            f"expects {model.n_features_in_}; train a model for them (kdiffhash colmap train) and "
+            "pass it with --model"
         )
     return encode_descriptors(model, descriptors)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from .._util.errors import KdiffhashError
 from .._util.extras import need
 
+_FLOAT_TYPES = (1, 2, 3, 4)  # of learned descriptors in COLMAP: float32, stored as bytes
 LOCK_TIMEOUT = 5.0  # seconds to wait while another process has locked the database
 CODES_TABLE = "kdiffhash"  # holds model and bits if the descriptors of a database are codes
 _TABLES = ("cameras", "images", "keypoints", "descriptors", "matches", "two_view_geometries")
@@ -168,10 +169,11 @@ def check_camera(camera: Any, where: str) -> None:
 
 def read_features(
     database: sqlite3.Connection, path: Any
-) -> Iterator[tuple[int, str, Any, NDArray[np.uint8], NDArray[np.float32]]]:
+) -> Iterator[tuple[int, str, Any, NDArray[Any], NDArray[np.float32]]]:
     """Yield id, name, camera, descriptors and keypoints of each image that has them.
 
-    Raise at the first value that is invalid. The other tables are checked as well.
+    Descriptors are float32 if COLMAP stores them so, as it does those of ALIKED, and uint8
+    otherwise. Raise at the first value that is invalid. The other tables are checked as well.
     """
     # Rows of a damaged file can be missing without an error.
     (problem,) = database.execute("PRAGMA quick_check(1)").fetchone()
@@ -182,13 +184,13 @@ def read_features(
         )
     cameras = _read_cameras(database, path)
     rows = database.execute(
-        "SELECT i.image_id, name, camera_id, d.image_id IS NULL, d.rows, d.cols, d.data, "
+        "SELECT i.image_id, name, camera_id, d.image_id IS NULL, d.type, d.rows, d.cols, d.data, "
         "k.image_id IS NULL, k.rows, k.cols, k.data FROM images i "
         "LEFT JOIN descriptors d USING (image_id) LEFT JOIN keypoints k USING (image_id) "
         "ORDER BY i.image_id"
     )
     known: set[int | str] = set()  # ids and names; a damaged table may repeat them
-    for number, name, camera, no_descriptors, n, width, data, no_keypoints, *points in rows:
+    for number, name, camera, no_descriptors, *described, no_keypoints, a, b, c in rows:
         if not _is_count(number, _MAX_IMAGE_ID) or number in known:
             raise DatabaseError(
                 f"{path}: image id {number!r}: ids must be unique integers from 0 to "
@@ -202,10 +204,10 @@ def read_features(
             raise DatabaseError(f"{path}: {name} has no camera; add one to the database")
         known |= {number, name}
         where = f"{path}: keypoints of {name}"
-        keypoints = None if no_keypoints else _check_keypoints(*points, where=where)
+        keypoints = None if no_keypoints else _check_keypoints(a, b, c, where=where)
         if keypoints is None or no_descriptors:
             continue
-        descriptors = _matrix(n, width, data, np.uint8, f"{path}: descriptors of {name}")
+        descriptors = _check_descriptors(*described, where=f"{path}: descriptors of {name}")
         if len(descriptors) != len(keypoints):
             raise DatabaseError(
                 f"{path}: {name} has {len(keypoints)} keypoints, but {len(descriptors)} "
@@ -213,6 +215,33 @@ def read_features(
             )
         yield number, name, cameras[camera], descriptors, keypoints
     _check_matches(database, path)
+
+
+def _check_descriptors(
+    kind: Any, rows: Any, columns: Any, data: Any, *, where: str
+) -> NDArray[Any]:
+    """Return descriptors: one byte per value, or four for those that COLMAP stores as float32."""
+    descriptors = _matrix(rows, columns, data, np.uint8, where)
+    if kind not in _FLOAT_TYPES or not descriptors.size:
+        return descriptors
+    if columns % 4:
+        raise DatabaseError(f"{where} have {columns} bytes each, which are not float32 values")
+    floats = descriptors.view(np.float32)
+    if not np.isfinite(floats).all():
+        raise DatabaseError(f"{where} have values that are not finite; extract the features again")
+    return floats
+
+
+def read_verified(database: sqlite3.Connection) -> list[tuple[int, int, NDArray[np.uint32]]]:
+    """Return the ids of two images and the inliers of each two-view geometry that has some.
+
+    The database must have been checked, which `read_features` does.
+    """
+    select = "SELECT pair_id, rows, data FROM two_view_geometries WHERE rows > 0 ORDER BY pair_id"
+    return [
+        (*divmod(pair, _MAX_IMAGE_ID), np.frombuffer(data, np.uint32).reshape(n, 2))
+        for pair, n, data in database.execute(select)
+    ]
 
 
 def _check_keypoints(rows: Any, columns: Any, data: Any, *, where: str) -> NDArray[np.float32]:
