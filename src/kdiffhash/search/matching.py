@@ -18,7 +18,7 @@ Int64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _TILE = 1024  # queries per task of a thread
-_RIVAL_SHARE = 8  # the first of so many codes are searched for rivals before the others
+_RIVAL_SHARE = 32  # the first of so many codes are searched for rivals before the others
 
 
 class Matches(NamedTuple):
@@ -166,13 +166,18 @@ def _match_two_way(
     bound_of = np.minimum(bound_of, n_bits + 1)  # beyond it, the other direction does not matter
     bounds = np.full(len(a), bound_of[most], np.int64)
     best, second, nearest = _nearest(b, a, bounds, bound_of, n_jobs, exact_second=True)
-    rows = np.flatnonzero((best <= most) & (second > best))
-    # If several rows have the same nearest row of `b`, only the closest of them can match it.
-    rows = rows[np.argsort(best[rows], kind="stable")]
-    rows = np.sort(rows[np.unique(nearest[rows], return_index=True)[1]])
+    rows = np.flatnonzero(best <= most)
+    # If several rows have the same nearest row of `b`, only the closest of them can match it, and
+    # the next one may already be a rival.
+    rows = rows[np.lexsort((best[rows], nearest[rows]))]
+    claimed = np.append(nearest[rows], -1)
+    is_closest = np.diff(claimed, prepend=-2)[:-1] != 0
+    next_claim = np.where(claimed[1:] == claimed[:-1], np.append(best[rows[1:]], 0), n_bits + 1)
     distance = best[rows]
     rest = np.where(second[rows] < bound_of[distance], sums[distance] - second[rows], 0)
     rival_bounds = np.clip(rest, distance + 1, n_bits + 1)
+    possible = is_closest & (second[rows] > distance) & (next_claim >= rival_bounds)
+    rows, rival_bounds = rows[possible], rival_bounds[possible]
     good = np.zeros(len(a), bool)
     good[rows[_without_rivals(a, b[nearest[rows]], rows, rival_bounds, n_jobs)]] = True
     return good, nearest, best

@@ -1,7 +1,8 @@
 """The database of a photo index: photographs with their keypoints, and settings.
 
 SQLite does not detect a changed byte, so each row has a checksum of its own, and the settings hold
-one of all rows and settings, which finds rows that are missing.
+one of all rows and settings, which finds rows that are missing. It contains a sum over the rows, so
+that a change of a few rows does not read all others.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def read_settings(connection: sqlite3.Connection, path: Path) -> dict[str, str]:
         )
     connection.execute("BEGIN")  # rows and checksum of one moment, while others may write
     settings = dict(connection.execute("SELECT name, value FROM settings"))
-    checksum = _checksum(connection)
+    rows = connection.execute("SELECT number, crc FROM photos")
+    checksum = _checksum(connection, _row_sum(rows))
     connection.rollback()
     if settings.pop(_CHECKSUM, None) != checksum:
         raise _damaged(path)
@@ -77,9 +79,7 @@ def changing(connection: sqlite3.Connection) -> Iterator[None]:
     """Change rows or settings in a transaction, and store their new checksum with them."""
     with connection:
         yield
-        connection.execute(
-            "INSERT OR REPLACE INTO settings VALUES (?, ?)", (_CHECKSUM, _checksum(connection))
-        )
+        _store_checksum(connection, _row_sum(connection.execute("SELECT number, crc FROM photos")))
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path) -> None:
@@ -93,14 +93,20 @@ def add_rows(
 ) -> None:
     """Add photographs: number, path, size and modification time of the file, keypoints."""
     values = [(*row[:4], _row_checksum(row), row[4]) for row in rows]
-    with changing(connection):
+    with connection:
+        total = _stored_sum(connection) + _row_sum((row[0], row[4]) for row in values)
         connection.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?, ?)", values)
+        _store_checksum(connection, total)
 
 
 def remove_rows(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
     """Remove photographs by their numbers."""
-    with changing(connection):
-        connection.executemany("DELETE FROM photos WHERE number = ?", [(n,) for n in numbers])
+    chosen, select = [(n,) for n in numbers], "SELECT number, crc FROM photos WHERE number = ?"
+    with connection:
+        found = [row for one in chosen for row in connection.execute(select, one)]
+        total = _stored_sum(connection) - _row_sum(found)
+        connection.executemany("DELETE FROM photos WHERE number = ?", chosen)
+        _store_checksum(connection, total)
 
 
 def last_number(connection: sqlite3.Connection) -> int:
@@ -136,13 +142,31 @@ def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]] | Non
     return columns or None
 
 
-def _checksum(connection: sqlite3.Connection) -> str:
-    """Return the checksum of all settings, of all rows' checksums and of the last number."""
+def _checksum(connection: sqlite3.Connection, row_sum: int) -> str:
+    """Return the checksum of all rows, given their sum, of all settings and of the last number."""
     settings = connection.execute(
         "SELECT name, value FROM settings WHERE name != ? ORDER BY name", (_CHECKSUM,)
     ).fetchall()
-    rows = connection.execute("SELECT number, crc FROM photos ORDER BY number").fetchall()
-    return f"{zlib.crc32(repr((settings, last_number(connection), rows)).encode()):08x}"
+    others = zlib.crc32(repr((settings, last_number(connection))).encode())
+    return f"{row_sum:x}-{others:08x}"
+
+
+def _row_sum(rows: Iterable[tuple[int, int]]) -> int:
+    """Return the sum of the checksums of rows, given by number and checksum."""
+    return sum(zlib.crc32(repr(tuple(row)).encode()) for row in rows)
+
+
+def _stored_sum(connection: sqlite3.Connection) -> int:
+    """Return the sum that the stored checksum was made from."""
+    select = "SELECT value FROM settings WHERE name = ?"
+    (value,) = connection.execute(select, (_CHECKSUM,)).fetchone()
+    return int(value.partition("-")[0], 16)
+
+
+def _store_checksum(connection: sqlite3.Connection, row_sum: int) -> None:
+    """Store the checksum of the database, given the sum of its rows."""
+    value = _checksum(connection, row_sum)
+    connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (_CHECKSUM, value))
 
 
 def _row_checksum(row: tuple[Any, ...]) -> int:

@@ -222,22 +222,22 @@ class PhotoIndex:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._open_database(new=True) as connection, self._open_codes("a") as codes:
             photo_database.check_integrity(connection, self.folder / _DATABASE)
-            ids = _repair(codes, connection)
+            _repair(codes, connection)
             known = {
-                path: (number, (size, changed))
-                for path, number, size, changed in connection.execute(
-                    "SELECT path, number, bytes, changed FROM photos"
+                path: ((number, n_points), (size, changed))
+                for path, number, size, changed, n_points in connection.execute(
+                    "SELECT path, number, bytes, changed, length(points) / 8 FROM photos"
                 )
             }
             outdated = [
-                number
-                for path, (number, state) in known.items()
+                which
+                for path, (which, state) in known.items()
                 if Path(path).is_relative_to(root) and states.get(path) != state
             ]
             missing = [p for p in known if Path(p).is_relative_to(root) and p not in states]
             if outdated:
-                photo_database.remove_rows(connection, outdated)
-                codes.remove(ids[np.isin(ids // _MAX_KEYPOINTS, outdated)])
+                photo_database.remove_rows(connection, [number for number, _ in outdated])
+                codes.remove(np.concatenate([_code_ids(*which) for which in outdated]))
             todo = [p for p, state in states.items() if p not in known or known[p][1] != state]
             unchanged = len(states) - len(todo)
             advance(unchanged)
@@ -289,15 +289,15 @@ class PhotoIndex:
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: it has too little texture")
         with self._open_database() as connection, self._open_codes() as codes:
-            numbers = {n for n, _ in connection.execute("SELECT number, crc FROM photos")}
-            ranked = _rank_by_votes(codes, photo.codes, numbers, n_jobs)[:best]
-            results = []
-            for number, votes in ranked:
+            results: list[PhotoResult] = []
+            for number, votes in _rank_by_votes(codes, photo.codes, n_jobs):
+                if len(results) == best:
+                    break
                 row = photo_database.read_photo_row(connection, number, self.folder / _DATABASE)
-                if row is None:  # removed by another process in the meantime
+                if row is None:  # an update was interrupted, or is going on in another process
                     continue
                 path, points = row
-                stored = codes.get(number * _MAX_KEYPOINTS + np.arange(len(points)))
+                stored = codes.get(_code_ids(number, len(points)))
                 pairs = match_codes(photo.codes, stored, ratio=RATIO, n_jobs=n_jobs).pairs
                 matches = verify_matches(photo.points, points, pairs, geometry, tolerance)
                 results.append(PhotoResult(Path(path), votes, matches))
@@ -379,16 +379,27 @@ def _add_photos(
     first = photo_database.last_number(connection) + 1
     ids, rows = [], []
     for number, (path, photo) in enumerate(batch, first):
-        ids.append(number * _MAX_KEYPOINTS + np.arange(len(photo.codes)))
+        ids.append(_code_ids(number, len(photo.codes)))
         rows.append((number, path, *states[path], photo.points.tobytes()))
     if any(len(new_ids) for new_ids in ids):
         codes.add(np.concatenate([photo.codes for _, photo in batch]), np.concatenate(ids))
     photo_database.add_rows(connection, rows)
 
 
-def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.int64]:
-    """Remove codes without a photograph and photographs with missing codes; return all ids left."""
+def _code_ids(number: int, n_points: int) -> NDArray[np.int64]:
+    """Return the ids of the codes of a photograph."""
+    return number * _MAX_KEYPOINTS + np.arange(n_points, dtype=np.int64)
+
+
+def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> None:
+    """Remove codes without a photograph, and photographs with missing codes.
+
+    An interruption leaves more codes than the photographs have keypoints, damage fewer. The ids of
+    all codes are only read if the numbers differ.
+    """
     expected = dict(connection.execute("SELECT number, length(points) / 8 FROM photos"))
+    if len(codes) == sum(expected.values()):
+        return
     ids = codes.ids
     numbers, counts = np.unique(ids // _MAX_KEYPOINTS, return_counts=True)
     stored = dict(zip(numbers.tolist(), counts.tolist()))
@@ -399,14 +410,12 @@ def _repair(codes: HammingIndex, connection: sqlite3.Connection) -> NDArray[np.i
     keep = np.isin(ids // _MAX_KEYPOINTS, complete)
     if not keep.all():
         codes.remove(ids[~keep])
-    return ids[keep]
 
 
 def _rank_by_votes(
-    codes: HammingIndex, query: Codes, numbers: set[int], n_jobs: int | None
+    codes: HammingIndex, query: Codes, n_jobs: int | None
 ) -> list[tuple[int, float]]:
     """Return photographs and their votes, by decreasing votes."""
     distances, ids = codes.search(query, _VOTES_PER_KEYPOINT, n_jobs=n_jobs)
     voted, votes = count_votes(distances, ids // _MAX_KEYPOINTS, codes.n_bits)
-    ranked = sorted(zip(voted.tolist(), votes.tolist()), key=lambda one: (-one[1], one[0]))
-    return [(number, vote) for number, vote in ranked if number in numbers]
+    return sorted(zip(voted.tolist(), votes.tolist()), key=lambda one: (-one[1], one[0]))
