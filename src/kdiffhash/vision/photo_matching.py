@@ -210,8 +210,9 @@ def match_photos(
         Ratio test: a match is kept if its Hamming distance is below `ratio` times the mean of the
         second-nearest distances in both directions; None skips the test.
     geometry : {"fundamental", "homography", "none"}, default="fundamental"
-        Geometric model, estimated by MAGSAC (by RANSAC where OpenCV's MAGSAC fails). A fundamental matrix relates two views of any scene, a homography two views
-        of a plane or two views from the same position. ``"none"`` skips the verification.
+        Geometric model, estimated by MAGSAC (by RANSAC where OpenCV's MAGSAC fails). A fundamental
+        matrix relates two views of any scene, a homography two views of a plane or two views from
+        the same position. ``"none"`` skips the verification.
     tolerance : float, default=2.0
         Largest error of an inlier in pixels.
     n_jobs : int, optional
