@@ -636,3 +636,15 @@ def test_a_database_of_another_program_is_left_unchanged(tmp_path, collection):
         make_index(tmp_path, name="mine").update(collection / "photos")
     assert [path.name for path in folder.iterdir()] == ["photos.sqlite"]
     assert (folder / "photos.sqlite").read_bytes() == before
+
+
+def test_updates_do_not_read_the_ids_of_all_codes(folder, monkeypatch):
+    index, photos = make_index(folder), folder / "photos"
+    (photos / "astronaut.png").unlink()
+    shutil.copy(folder / "query.jpg", photos / "query.jpg")
+    with monkeypatch.context() as patched:
+        patched.setattr(HammingIndex, "ids", property(lambda _: pytest.fail("all ids were read")))
+        update = index.update(photos)
+    assert (update.added, update.unchanged, update.removed) == (1, 5, 1)
+    assert index.search(folder / "query.jpg")[0].path == (photos / "query.jpg").resolve()
+    assert make_index(folder).update(photos).unchanged == 6
