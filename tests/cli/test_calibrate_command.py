@@ -105,3 +105,26 @@ def test_rows_that_are_not_codes_are_refused(files, run, tmp_path):
     assert "packed uint8 rows" in message
     other = run(files[0], "--pairs", tmp_path / "pairs.txt", "--fpr", 0.1, fail=True)
     assert "must end in .csv or .npz" in other
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (b'a,b,similar\n0,"' + b"1" * 200_000, "line 2: field larger than field limit"),
+        (b"a,b,similar\n0,\xff,1\n", "line 2: not UTF-8 text"),
+        (b"a,b,similar\n0,1,1\nx,2,0\n", "line 3: 'x,2,0' is not a pair"),
+    ],
+)
+def test_damaged_pairs_are_one_sentence_that_names_the_file_once(
+    files, run, tmp_path, lines, message
+):
+    pairs = tmp_path / "damaged.csv"
+    pairs.write_bytes(lines)
+    found = run(files[0], "--pairs", pairs, "--fpr", 0.1, fail=True)
+    assert found.startswith(f"error: {pairs}, {message}")
+    assert found.count(str(pairs)) == 1
+
+
+def test_more_codes_than_there_can_be_are_refused(files, run):
+    found = run(files[0], "--pairs", files[1], "--fpr", 0.1, "--at-scale", "9" * 400, fail=True)
+    assert "n must be from 2" in found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -86,5 +87,12 @@ def test_errors_name_the_option_and_the_line(path, run, tmp_path):
     message = run(path, "--groups", "--priority", first, fail=True)
     assert "first.txt: 1 of the ids are not stored, for example 77" in message
     first.write_text(f"{10**30}\n")
-    assert "ids must be" in run(path, "--groups", "--priority", first, fail=True)
+    assert "of at most 64 bits" in run(path, "--groups", "--priority", first, fail=True)
+    first.write_bytes(b"10\n\xff")
+    message = run(path, "--groups", "--priority", first, fail=True)
+    assert "first.txt is not text in UTF-8" in message
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        message = run(path, "--groups", "--priority", tmp_path / "pipe", fail=True)
+        assert "not a regular file" in message
     assert not keep.exists()

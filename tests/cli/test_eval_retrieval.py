@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score
@@ -196,3 +198,30 @@ def test_a_plot_of_codes_alone_and_missing_data_are_refused(trained, codes, comm
     assert "give MODEL and rows" in command("eval", *files, "--plot", "x.svg", fail=True)
     assert "3 queries and 4 documents" in command("eval", *files, fail=True)
     assert "DATA is missing" in command("eval", trained[0] / "model", fail=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (b"0,1\n1," + b"9" * 400, "line 2: '1,9999"),
+        (b"0,1\n1,%d" % 2**63, "line 2: '1,9223372036854775808' is no pair of rows"),
+        (b"0,1,nan", "line 1: a gain must be finite and not negative, got 'nan'"),
+        (b"0,1,-1", "line 1: a gain must be finite and not negative, got '-1'"),
+        (b'0,"' + b"1" * 200_000, "line 1: field larger than field limit"),
+        (b"\xff,1", "line 1: not UTF-8 text"),
+    ],
+)
+def test_damaged_relevance_is_one_sentence_that_names_the_line(codes, command, lines, message):
+    path = codes / "relevant.csv"
+    path.write_bytes(lines)
+    files = (codes / "documents.npy", "--queries", codes / "queries.npy", "--retrieval")
+    found = command("eval", *files, "--relevant", path, fail=True)
+    assert found.startswith(f"error: {path}, {message}")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_place_of_relevant_documents_is_refused_without_waiting(codes, command):
+    os.mkfifo(codes / "pipe.csv")
+    files = (codes / "documents.npy", "--queries", codes / "queries.npy", "--retrieval")
+    found = command("eval", *files, "--relevant", codes / "pipe.csv", fail=True)
+    assert "not a regular file" in found

@@ -62,7 +62,7 @@ def test_expected_false_pairs_scale_with_the_number_of_pairs():
     assert (expected.low, expected.high) == pytest.approx(
         (499_500 * exact.low, 499_500 * exact.high)
     )
-    with pytest.raises(ValueError, match="n must be at least 2"):
+    with pytest.raises(ValueError, match="n must be from 2"):
         calibration.expected_false_pairs(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +57,8 @@ def calibrate(
         given = check_pairs(*_read_pairs(pairs), len(rows), (str(codes), str(codes)))
         distinct, similar = distinct_pairs(*given)
     except ValueError as error:
-        raise ValueError(f"{pairs}: {str(error).removeprefix(f'{pairs}: ')}") from None
+        named = str(error).startswith(str(pairs))
+        raise ValueError(str(error) if named else f"{pairs}: {error}") from None
     used, members = distinct_rows(distinct)
     found = find_threshold(rows.read(used), similar, pairs=members, fpr=fpr, confidence=confidence)
     result: dict[str, Any] = {
@@ -88,7 +88,7 @@ def _read_pairs(path: Path) -> tuple[Any, Any]:
     """Read row numbers and whether they are similar from a .csv or .npz file."""
     import numpy as np
 
-    from .._util.files import check_regular
+    from .._util.text import read_csv
     from ..shards.numpy_files import read_npz
 
     if path.suffix == ".npz":
@@ -98,30 +98,28 @@ def _read_pairs(path: Path) -> tuple[Any, Any]:
         return arrays["pairs"], arrays["similar"]
     if path.suffix != ".csv":
         raise ValueError(f"--pairs must end in .csv or .npz, got {path}")
-    check_regular(path)
     pairs: list[tuple[int, int]] = []
     similar: list[bool] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file)
-        header = [name.strip().lower() for name in next(lines, [])]
-        if missing := {"a", "b", "similar"} - set(header):
+    lines = read_csv(path)
+    header = [name.strip().lower() for name in next(lines, (1, []))[1]]
+    if missing := {"a", "b", "similar"} - set(header):
+        raise ValueError(
+            f"{path} has no column {' and no column '.join(sorted(missing))}; the first line "
+            "must name the columns, for example a,b,similar"
+        )
+    columns = [header.index(name) for name in ("a", "b", "similar")]
+    for number, line in lines:
+        if not line:
+            continue
+        try:
+            a, b, flag = (line[column].strip() for column in columns)
+            pairs.append((int(a), int(b)))
+            similar.append(_TRUTH[flag.lower()])
+        except (ValueError, LookupError):
             raise ValueError(
-                f"{path} has no column {' and no column '.join(sorted(missing))}; the first line "
-                "must name the columns, for example a,b,similar"
-            )
-        columns = [header.index(name) for name in ("a", "b", "similar")]
-        for line in lines:
-            if not line:
-                continue
-            try:
-                a, b, flag = (line[column].strip() for column in columns)
-                pairs.append((int(a), int(b)))
-                similar.append(_TRUTH[flag.lower()])
-            except (ValueError, LookupError):
-                raise ValueError(
-                    f"{path}, line {lines.line_num}: {','.join(line)[:60]!r} is not a pair; give "
-                    "two row numbers, and 1 or 0 for similar"
-                ) from None
+                f"{path}, line {number}: {','.join(line)[:60]!r} is not a pair; give two row "
+                "numbers, and 1 or 0 for similar"
+            ) from None
     try:
         return np.array(pairs, np.int64).reshape(-1, 2), np.array(similar, bool)
     except OverflowError:

@@ -17,8 +17,9 @@ class IdFile:
     """
 
     def __init__(self, path: Path, strings: bool) -> None:
-        from .._util.files import open_npy
+        from .._util.files import check_regular, open_npy
 
+        check_regular(path)
         self.path, self.strings = path, strings
         self._array = open_npy(path) if path.suffix == ".npy" else None
         if self._array is not None and self._array.ndim != 1:
@@ -60,13 +61,13 @@ class IdFile:
         ids = []
         for number, line in lines:
             try:
-                ids.append(int(line))
-            except ValueError:
+                ids.append(np.int64(int(line)))
+            except (ValueError, OverflowError):
                 raise ValueError(
                     f"{self.path}, line {number}: {line[:40]!r} is not an id of this index; its "
-                    "ids are integers"
+                    "ids are integers of at most 64 bits"
                 ) from None
-        return np.array(ids, object if any(abs(i) >= 2**63 for i in ids) else np.int64)
+        return np.array(ids, np.int64)
 
 
 def has_strings(index: Any) -> bool:

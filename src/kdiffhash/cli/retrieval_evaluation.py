@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.files import open_npy
+from .._util.text import read_csv
 from ..codes import Codes, check_codes, pack, truncate
 from ..evaluate.exact_search import nearest_by_cosine
 from ..evaluate.relevance import Relevance, relevance_from_labels
@@ -186,8 +187,7 @@ def _relevance(path: Path | None, queries: Data, documents: Data) -> Relevance:
 def _read_relevance(path: Path, n_queries: int) -> Relevance:
     gains = None
     if path.suffix == ".csv":
-        table = _read_csv(path)
-        pairs, gains = table[:, :2].astype(np.int64), table[:, 2]
+        pairs, gains = _read_csv(path)
     elif path.suffix == ".npy":
         pairs = np.asarray(open_npy(path))
         if pairs.dtype.kind not in "iu" or pairs.ndim not in (1, 2):
@@ -214,24 +214,32 @@ def _read_relevance(path: Path, n_queries: int) -> Relevance:
     return Relevance.of((lims, pairs[order, 1]), None if gains is None else gains[order])
 
 
-def _read_csv(path: Path) -> Values:
-    """Return query, document and gain (1 by default) of each line, without a line of names."""
-    rows = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for line, cells in enumerate(csv.reader(file), 1):
-            try:
-                query, document, *rest = cells
-                (gain,) = rest or ["1"]
-                rows.append((int(query), int(document), float(gain)))
-            except ValueError:
-                is_header = line == 1 and not any(c in "0123456789" for c in "".join(cells))
-                if is_header or not any(cell.strip() for cell in cells):
-                    continue
-                raise ValueError(
-                    f"{path}, line {line}: expected query,document or query,document,gain as "
-                    f"numbers, got {','.join(cells)[:80]!r}"
-                ) from None
-    return np.array(rows, np.float64).reshape(-1, 3)
+def _read_csv(path: Path) -> tuple[NDArray[np.int64], Values]:
+    """Return pairs (query, document) and their gains (1 by default), without a line of names."""
+    pairs: list[tuple[int, int]] = []
+    gains: list[float] = []
+    for line, cells in read_csv(path):
+        try:
+            query, document, *rest = cells
+            (gain,) = rest or ["1"]
+            numbers = int(query), int(document), float(gain)
+        except ValueError:
+            is_header = line == 1 and not any(c in "0123456789" for c in "".join(cells))
+            if is_header or not any(cell.strip() for cell in cells):
+                continue
+            raise ValueError(
+                f"{path}, line {line}: expected query,document or query,document,gain as "
+                f"numbers, got {','.join(cells)[:80]!r}"
+            ) from None
+        if max(map(abs, numbers[:2])) >= 2**63:
+            raise ValueError(f"{path}, line {line}: {','.join(cells)[:80]!r} is no pair of rows")
+        if not 0 <= numbers[2] < math.inf:
+            raise ValueError(
+                f"{path}, line {line}: a gain must be finite and not negative, got {rest[0][:80]!r}"
+            )
+        pairs.append(numbers[:2])
+        gains.append(numbers[2])
+    return np.array(pairs, np.int64).reshape(-1, 2), np.array(gains, np.float64)
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class Calibration:
         Parameters
         ----------
         n : int
-            Number of codes, at least 2. Their pairs must be like the negative pairs of the sample.
+            Number of codes, from 2 to 10^18. Their pairs must be like the negative pairs of the
+            sample.
 
         Returns
         -------
@@ -78,8 +79,10 @@ class Calibration:
         >>> expected.value, expected.low, expected.high
         (50.5, 25.25, 101.0)
         """
-        if n < 2:
-            raise ValueError(f"n must be at least 2, so that there are pairs; got {n}")
+        if not 2 <= n <= 10**18:
+            raise ValueError(
+                f"n must be from 2 (so that there are pairs) to {10**18:.0e}, got {str(n)[:30]}"
+            )
         pairs = n * (n - 1) / 2
         low, high = self.fpr_interval
         return Interval(pairs * self.fpr, pairs * low, pairs * high)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
+
+from .._util.text import read_text
 
 
 def image_pairs(
@@ -20,8 +21,7 @@ def image_pairs(
         return list(combinations(names, 2))
     known = set(names)
     pairs: dict[frozenset[str], tuple[str, str]] = {}
-    lines = Path(listed).read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(listed).splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
