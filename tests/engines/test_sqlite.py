@@ -367,6 +367,8 @@ def test_commands_import_search_and_report(path, tmp_path, objects, method, comm
     message = command("sqlite", "import", tmp_path / "codes.npy", *ids, *options, fail=True)
     assert "599 ids" in message
     (tmp_path / "not.db").write_text("x" * 5000)
+    in_memory = ("--database", ":memory:")
+    assert "would be lost" in command("sqlite", "import", *searching[:1], *in_memory, fail=True)
     not_one = ("--database", tmp_path / "not.db")
     assert "not an SQLite database" in command("sqlite", "info", *not_one, fail=True)
 
@@ -452,6 +454,9 @@ def test_re_ranking_by_a_column_equals_plain_numpy(store, path, metric):
             "rerank_factor must be",
         ),
         ({"rerank_projections": np.zeros((2, 15))}, r"must have shape \(2, 16\)"),
+        ({"rerank_vectors": np.zeros((2, 3), complex), "rerank_column": "x"}, "must be numbers"),
+        ({"rerank_vectors": [["a"], ["b"]], "rerank_column": "x"}, "must be numbers"),
+        ({"rerank_vectors": np.full((2, 3), 1e300), "rerank_column": "x"}, "finite"),
     ],
 )
 def test_invalid_arguments_for_re_ranking_are_refused(store, options, message):

@@ -14,8 +14,22 @@ from .store_commands import Bits, Codes, Ids, K, Out, Queries, Table, import_int
 
 app = App(help="Store codes in an SQLite file and search them there.")
 
+
+def _check_database(path: Path) -> Path:
+    """Refuse a database that would be gone when the command ends."""
+    if str(path) == ":memory:":
+        raise ValueError("--database: a database in memory would be lost; give the path of a file")
+    return path
+
+
 Database = Annotated[
-    Path, typer.Option("--database", envvar="KDIFFHASH_SQLITE", help="The SQLite file.")
+    Path,
+    typer.Option(
+        "--database",
+        envvar="KDIFFHASH_SQLITE",
+        help="The SQLite file.",
+        callback=_check_database,
+    ),
 ]
 
 

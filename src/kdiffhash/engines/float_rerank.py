@@ -53,7 +53,11 @@ def check_reranking(
         return Reranking(check_factor(factor), checked, None, "", metric)
     if metric not in METRICS:
         raise ValueError(f"rerank_metric must be one of {', '.join(METRICS)}, got {metric!r}")
-    array = np.atleast_2d(np.asarray(vectors, np.float32))
+    given = np.asarray(vectors)
+    if given.dtype.kind not in "fiu":
+        raise ValueError(f"rerank_vectors must be numbers, got {given.dtype}")
+    with np.errstate(over="ignore"):  # infinity is refused below
+        array = np.atleast_2d(given.astype(np.float32))
     if array.ndim != 2 or len(array) != n_queries or not array.shape[1]:
         raise ValueError(
             f"rerank_vectors must have one row for each of the {n_queries} queries, got shape "

@@ -51,7 +51,7 @@ def find_nearest_vectors(
         "FROM (SELECT stored.id, stored.{column} AS vector, "
     )
     tail = f"{_nearest(cursor, ef_search)}) AS nearest ORDER BY d, nearest.id LIMIT {{m}}) AS best"
-    parts = {"k": factor * k, "m": k, "column": table.identifier(column)}
+    parts = {"k": min(factor * k, 2**62), "m": k, "column": table.identifier(column)}
     found = _run_queries(table, cursor, head, tail, queries, n_bits, vectors, **parts)
     distances, ids = _in_rows(found, len(queries), _count(table, cursor, k))
     return distances.astype(np.float32), ids

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -83,9 +84,12 @@ class SQLiteStore:
     ) -> None:
         if method not in ("scan", "sqlite-vec"):
             raise ValueError(f"method must be 'scan' or 'sqlite-vec', got {method!r}")
-        connection = Connection(os.fspath(path), timeout, method == "sqlite-vec")
+        name = os.fsdecode(path)
+        connection = Connection(name, timeout, method == "sqlite-vec")
         self._table = Table(connection, table)
-        self._arguments = (os.fspath(path), table, method, timeout)
+        # Absolute, because the process that unpickles it may run in another folder.
+        absolute = name if name == ":memory:" else str(Path(name).absolute())
+        self._arguments = (absolute, table, method, timeout)
         self._method = method
         # The codes in memory, and the version of the file from which they were read. The index is
         # replaced, never changed, so searches on other threads keep a consistent one.
@@ -480,7 +484,7 @@ class SQLiteStore:
                 len(codes), meta.n_bits, rerank_projections, rerank_vectors, rerank_column,
                 rerank_metric, rerank_factor,
             )  # fmt: skip
-            n_candidates = k if how is None else k * how.factor
+            n_candidates = k if how is None else min(k * how.factor, 2**62)
             if self._method == "scan":
                 index = self._index(meta)
                 options: dict[str, Any] = {"allowed": chosen, "n_jobs": n_jobs}

@@ -14,7 +14,7 @@ from .._util.files import check_regular
 from .store_rows import StoreError, one_line
 
 T = TypeVar("T")
-Version = tuple[int, int]  # the process, because the number belongs to its connection
+Version = tuple[int, int]  # of the connection, and of the file as this connection sees it
 
 _LOCKED, _READ_ONLY, _DAMAGED, _FULL, _NOT_OPENED, _NO_DATABASE = (5, 6), 8, 11, 13, 14, 26
 
@@ -32,18 +32,21 @@ class Connection:
         if "\0" in path:
             raise ValueError(f"a path cannot contain a zero byte, got {path!r}")
         self.path, self._timeout, self._sqlite_vec = path, timeout, sqlite_vec
+        # Absolute, so that the working directory may change, and that no path looks like a URI.
+        self._file = None if path == ":memory:" else Path(path).absolute()
         self._driver = need("apsw", "sqlite") if sqlite_vec else sqlite3
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._of_parents: list[Any] = []  # connections that processes must not close for others
         self._closed = False
-        # SQLite would create a missing file when it is opened; only `write` is to create one.
-        is_missing = path != ":memory:" and not Path(path).exists()
         self._connection: Any = None
-        if is_missing:
-            self._check_folder()
+        self._number = 0  # of the connection
+        self._inode: tuple[int, int] | None = None
+        # SQLite would create a missing file when it is opened; only `write` is to create one.
+        if self._file is not None and not self._file.exists():
+            self._check_folder(self._file)
         else:
-            self._connection = self._connect()
+            self._open()
 
     def close(self) -> None:
         """Close the connection."""
@@ -54,7 +57,7 @@ class Connection:
 
     def read(self, work: Callable[[], T]) -> T:
         """Call `work` in a transaction that reads, all from one state of the file."""
-        if self.path != ":memory:" and not Path(self.path).exists():
+        if self._file is not None and not self._file.exists():
             raise StoreError(f"there is no file {self.path}; create it with create(n_bits)")
         return self._run("BEGIN", work)
 
@@ -72,15 +75,13 @@ class Connection:
 
     def data_version(self) -> Version:
         """Return a value that changes when another connection has committed a change."""
-        return self._process, int(self.execute("PRAGMA data_version").fetchone()[0])
+        return self._number, int(self.execute("PRAGMA data_version").fetchone()[0])
 
     def _run(self, begin: str, work: Callable[[], T]) -> T:
         with self.lock:
-            self._reopen_after_fork()
             if self._closed:
                 raise StoreError(f"the store of {self.path} was closed; open it again")
-            if self._connection is None:
-                self._connection, self._process = self._connect(), os.getpid()
+            self._reopen_if_needed()
             try:
                 self.execute(begin)
                 try:
@@ -94,39 +95,68 @@ class Connection:
             except self._driver.Error as error:
                 raise self._refusal(error) from error
 
-    def _check_folder(self) -> None:
+    def _check_folder(self, file: Path) -> None:
         """Raise unless the folder of a file that is to be created exists."""
-        folder = Path(self.path).parent
-        if not folder.is_dir():
-            raise StoreError(f"{self.path} cannot be created: there is no folder {folder}")
+        if not file.parent.is_dir():
+            raise StoreError(f"{self.path} cannot be created: there is no folder {file.parent}")
 
-    def _connect(self) -> Any:
-        if self.path != ":memory:" and Path(self.path).exists():
-            check_regular(Path(self.path))
-        elif self.path != ":memory:":
-            self._check_folder()
+    def _open(self) -> None:
+        """Open the file, and create it if it does not exist."""
+        if self._file is not None and self._file.exists():
+            check_regular(self._file)
+        elif self._file is not None:
+            self._check_folder(self._file)
         try:
-            if not self._sqlite_vec:
-                # None: transactions begin and end only where we say so.
-                return sqlite3.connect(
-                    self.path, self._timeout, isolation_level=None, check_same_thread=False
-                )
-            connection = self._driver.Connection(self.path)
-            connection.set_busy_timeout(int(1000 * self._timeout))
-            connection.enable_load_extension(True)
-            connection.load_extension(need("sqlite_vec", "sqlite").loadable_path())
-            connection.enable_load_extension(False)
-            return connection
+            self._connection = self._connect(str(self._file or self.path))
+            # The directory is synced as well when a journal is deleted, which commits a change.
+            self.execute("PRAGMA synchronous = EXTRA")
         except self._driver.Error as error:
             raise self._refusal(error) from error
+        self._process, self._number = os.getpid(), self._number + 1
+        self._inode = self._inode_of_file()
 
-    def _reopen_after_fork(self) -> None:
-        """Open the file again in a forked process, which must not use its parent's connection."""
-        if self._process != os.getpid() and self._connection is not None:
-            if self.path == ":memory:":
+    def _connect(self, file: str) -> Any:
+        if not self._sqlite_vec:
+            # None: transactions begin and end only where we say so.
+            return sqlite3.connect(
+                file, self._timeout, isolation_level=None, check_same_thread=False
+            )
+        connection = self._driver.Connection(file)
+        connection.set_busy_timeout(int(1000 * self._timeout))
+        connection.enable_load_extension(True)
+        connection.load_extension(need("sqlite_vec", "sqlite").loadable_path())
+        connection.enable_load_extension(False)
+        return connection
+
+    def _inode_of_file(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _reopen_if_needed(self) -> None:
+        """Open the file, again after a fork or if it was replaced by another one.
+
+        A forked process must not use its parent's connection, nor close it.
+        """
+        if self._connection is None:
+            self._open()
+        elif self._process != os.getpid():
+            if self._file is None:
                 raise StoreError("a database in memory cannot be used by a forked process")
             self._of_parents.append(self._connection)
-            self._connection, self._process = self._connect(), os.getpid()
+            self._open()
+        elif (inode := self._inode_of_file()) != self._inode:
+            if inode is None:
+                raise StoreError(
+                    f"{self.path} was moved or deleted while it was open; put it back, or open the "
+                    "store again"
+                )
+            self._connection.close()
+            self._open()
 
     def _refusal(self, error: Any) -> StoreError:
         """Return the error to raise for a failed statement."""
@@ -149,5 +179,5 @@ class Connection:
             _NO_DATABASE: "is not an SQLite database; give another path",
         }.get(kind)
         return StoreError(
-            f"SQLite: {text}" if meaning is None else f"{self.path} {meaning} ({text})"
+            f"{self.path}: {text}" if meaning is None else f"{self.path} {meaning} ({text})"
         )

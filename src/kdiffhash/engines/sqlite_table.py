@@ -26,11 +26,10 @@ class Table:
     """A table, by its name, and the connection to its file."""
 
     def __init__(self, connection: Connection, name: str) -> None:
-        lower = name.lower()
-        if not name or "\0" in name or lower.startswith("sqlite_") or lower == _STORES:
+        if not _is_table_name(name):
             raise ValueError(
-                "the name of a table must have at least 1 character, no zero byte, not start with "
-                f"sqlite_ and not be {_STORES}, got {name!r}"
+                "the name of a table must be a text with at least 1 character, no zero byte, not "
+                f"start with sqlite_ and not be {_STORES}, got {name!r}"
             )
         self.name, self.connection = name, connection
         self.quoted = '"' + name.replace('"', '""') + '"'
@@ -111,6 +110,8 @@ class Table:
         """Return the id above all that are stored or were removed by `SQLiteStore.remove`."""
         query = f"SELECT (SELECT max(id) FROM {{table}}), removed FROM {_STORES} WHERE name = ?"
         highest, removed = self.execute(query, self.name).fetchone()
+        if not isinstance(removed, int):
+            raise self._changed(f"{str(removed)[:40]!r} as the highest removed id")
         return int(1 + max(-1 if highest is None else highest, removed, -1))
 
     def stored_ids(self, ids: Ids) -> Ids:
@@ -182,6 +183,17 @@ class Table:
         for start in range(0, len(ids), _ROWS):
             chunk = json.dumps(ids[start : start + _ROWS].tolist())
             self.execute(f"DELETE FROM {{table}} WHERE {_AMONG}", chunk)
+
+
+def _is_table_name(name: object) -> bool:
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    try:
+        name.encode()  # fails for half of a surrogate pair
+    except UnicodeEncodeError:
+        return False
+    lower = name.lower()
+    return not lower.startswith("sqlite_") and lower != _STORES
 
 
 def _marks(columns: tuple[str, ...]) -> str:

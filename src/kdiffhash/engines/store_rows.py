@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
@@ -67,7 +67,7 @@ def check_new(
     array = checks.check_rows(codes, meta.n_bits)
     if data is None:
         return array
-    if isinstance(data, str | Mapping) or not hasattr(data, "__len__"):
+    if isinstance(data, str | Mapping | Set) or not hasattr(data, "__len__"):
         raise ValueError(
             f"data must be a sequence with one item per code, got {type(data).__name__}"
         )
