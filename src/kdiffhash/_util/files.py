@@ -187,6 +187,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     sync_folder(target.parent)
 
 
+def sync_files(folder: Path) -> None:
+    """Make the files of a folder durable, and those of its subfolders, before it is renamed."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if path.is_file():
+                with path.open("r+b") as file:  # Windows cannot sync a file open for reading
+                    os.fsync(file.fileno())
+        sync_folder(Path(parent))
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename durable, on systems on which folders can be synced."""
     if os.name == "posix":

@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock
 
 from .._util.errors import KdiffhashError
-from .._util.files import DAMAGE, first_line, make_cache_folder
+from .._util.files import DAMAGE, first_line, make_cache_folder, sync_files, sync_folder
 from .._util.progress import progress
 from .descriptors import describe_folder
 from .scene import Scene, read_scene
@@ -187,6 +187,8 @@ def _download(url: str, target: Path, verbose: bool) -> None:
                     f"{action}"
                 ) from error
             time.sleep(0.5 * 2**attempt)
+    with partial.open("r+b") as file:
+        os.fsync(file.fileno())
     partial.replace(target)
     validator.unlink(missing_ok=True)
 
@@ -298,7 +300,9 @@ def _unpack(archive: Path, md5: str | None, advice: str, folder: Path, verbose: 
             reason = str(error).replace(f"{unfinished}{os.sep}", "").replace(str(unfinished), "it")
             raise FetchError(f"{archive} is not a complete scene: {reason}") from error
         infos[0].parent.chmod(0o755)  # mkdtemp makes it accessible to its owner only
+        sync_files(infos[0].parent)
         infos[0].parent.rename(folder)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

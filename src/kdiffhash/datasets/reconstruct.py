@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.extras import need
-from .._util.files import replacing
+from .._util.files import replacing, sync_files, sync_folder
 from .._util.progress import waiting
 from .._util.threads import n_threads
 from .frames import Frames
@@ -89,7 +89,9 @@ def reconstruct(
             raise ValueError(
                 f"COLMAP failed: {error}. Remove {work} to start again from the photographs"
             ) from error
+        sync_files(unfinished)
         unfinished.rename(sparse)
+        sync_folder(sparse.parent)
     models = sorted(path for path in sparse.iterdir() if path.is_dir())
     if not models:
         raise ValueError(

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util.files import check_regular, open_npy
+from .._util.files import check_regular, open_npy, sync_files, sync_folder
 from ..learn.pairs import Pairs, Similar, draw_pairs
 from .sheets import PER_SHEET, PatchSheets, find_sheets, is_sheet, write_sheets
 
@@ -336,12 +336,16 @@ def write_scene(
             np.savetxt(new / f"m50_{len(table)}_{len(table)}_0.txt", table, fmt="%d")
         (new / "meta.json").write_text(json.dumps({"made_by": MADE_BY, **meta}, indent=1) + "\n")
         np.savetxt(new / "info.txt", np.column_stack([points, photos]), fmt="%d")
+        sync_files(new)
         (folder / "info.txt").unlink(missing_ok=True)
+        sync_folder(folder)
         for old in folder.iterdir():
             if is_sheet(old.name) or old.suffix == ".npy" or old.name.startswith("m50_"):
                 old.unlink()
         for path in sorted(new.iterdir(), key=lambda path: path.name == "info.txt"):
             path.replace(folder / path.name)
+        sync_folder(folder)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from .._util.extras import need
-from .._util.files import cache_folder, make_cache_folder
+from .._util.files import cache_folder, make_cache_folder, sync_folder
 from .._util.progress import progress
 from .._util.threads import run
 from .descriptors import describe_patches
@@ -137,6 +137,7 @@ def _make_views(folder: Path, n_jobs: int | None, verbose: bool) -> None:
                     _write_views_scene(unfinished / "views-test", TEST, n_jobs, advance)
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
+                sync_folder(folder.parent)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
 

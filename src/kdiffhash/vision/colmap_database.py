@@ -61,6 +61,8 @@ def opened(
             database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
             database.execute("PRAGMA trusted_schema = OFF")  # as SQLite advises for any input
             database.execute("PRAGMA cell_size_check = ON")
+            # A commit deletes the journal; its folder is synced as well, so that it stays deleted.
+            database.execute("PRAGMA synchronous = EXTRA")
             _check_schema(database, path)
             if attach is not None:
                 database.execute("ATTACH ? AS new", (str(attach),))
