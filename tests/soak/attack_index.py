@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from common import CRASHED, RIGHT, WRONG, Tally, attack, mutate, outcome_of, run_isolated
-from power_loss import Recorder, crash_states
+from power_loss import Recorder, crash_states, write_state
 
 from kdiffhash import HammingIndex, IndexFileError
-from kdiffhash._util.files import replacing
 from kdiffhash.search.index_repair import repair
 
 WIDTH = 8  # bytes per code
@@ -186,7 +182,7 @@ def _check_repair(path: Path, out: Path, history: dict[int, set[bytes]]) -> None
     assert all(code in history[i] for i, code in content_of(out).items()), "repair made up codes"
 
 
-@attack("index file: mutated", tries=20_000)
+@attack("index file: mutated", tries=40_000, pieces=6)
 def mutate_files(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Flip, cut, insert, remove and exchange bytes of small files, in which all is checked."""
     run_isolated(check_mutated, [("small", int(s)) for s in rng.integers(2**31, size=tries)], tally)
@@ -201,7 +197,7 @@ def mutate_large_files(rng: np.random.Generator, tries: int, folder: Path, tally
 # -- power loss ---------------------------------------------------------------------------------
 
 
-@attack("index file: power loss", tries=6000)
+@attack("index file: power loss", tries=6000, pieces=2, records=True)
 def cut_power(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Unsynced writes are lost, torn or reordered; every state must hold what was committed."""
     number, done, content = 0, 0, {}
@@ -228,8 +224,7 @@ def cut_power(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) 
 def _survives(files: dict[str, bytes], allowed: list[Content | None]) -> bool:
     """Put the files of a crash state in a folder, and read and write the index there."""
     with in_memory() as name:
-        for file, content in files.items():
-            (Path(name) / file).write_bytes(content)
+        write_state(files, Path(name))
         path = Path(name) / "codes.index"
         if not path.exists():
             return None in allowed
@@ -239,53 +234,3 @@ def _survives(files: dict[str, bytes], allowed: list[Content | None]) -> bool:
         with HammingIndex.open(path, "a") as index:
             index.add(np.zeros((1, WIDTH), np.uint8), [-7])
         return content_of(path) == {**found, -7: bytes(WIDTH)} and not HammingIndex.verify(path)
-
-
-def _writers() -> list[tuple[str, Callable[[Path, int], None]]]:
-    """What writes a whole file through `replacing`: a name, and a function of path and version."""
-    from kdiffhash import LDAHash
-    from kdiffhash.cli.code_files import output_results
-
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 8))
-    models = [LDAHash(n_bits=8, random_state=i).fit(X, np.arange(60) // 3) for i in range(2)]
-    arrays = [rng.integers(0, 256, (900, WIDTH), dtype=np.uint8) for _ in range(2)]
-
-    def save_text(path: Path, version: int) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(f"version {version}\n" * 3000)
-
-    def save_results(path: Path, version: int) -> None:
-        with contextlib.redirect_stdout(io.StringIO()):
-            output_results({}, {"ids": arrays[version]}, lambda i: {}, 0, path, True)
-
-    return [
-        ("model.safetensors", lambda path, i: models[i].save(path)),
-        ("codes.index", lambda path, i: HammingIndex(arrays[i]).save(path)),
-        ("found.npz", save_results),
-        ("report.txt", save_text),
-    ]
-
-
-@attack("other files: power loss while one is replaced", tries=3000)
-def cut_power_while_replacing(
-    rng: np.random.Generator, tries: int, folder: Path, tally: Tally
-) -> None:
-    """The old file or the new one is there, whole; after the call returned, the new one."""
-    writers, done, turn = _writers(), 0, 0
-    while done < tries:
-        (name, write), replaces = writers[turn % len(writers)], turn // len(writers) % 2
-        turn += 1
-        with in_memory() as disk:
-            path = Path(disk) / name
-            if replaces:
-                write(path, 0)
-            old = path.read_bytes() if replaces else None
-            with Recorder(Path(disk)) as recorder:
-                write(path, 1)
-                recorder.mark()
-            new = path.read_bytes()
-        for files, marks in crash_states(recorder, rng, 25):
-            right = files.get(name) == new if marks else files.get(name) in (old, new)
-            tally.count(RIGHT if right else WRONG, f"{name}: neither the old file nor the new one")
-            done += 1

@@ -74,10 +74,44 @@ def check_search(rng: np.random.Generator) -> bool:
     return bool(np.array_equal(ids, order) and np.array_equal(distances, expected))
 
 
+def check_float_queries(rng: np.random.Generator) -> bool:
+    """Results of float queries are those of sums in double precision, rounded once."""
+    n_bits, n, n_queries = (int(rng.integers(1, top)) for top in (300, 900, 20))
+    bits = rng.random((n, n_bits)) < rng.random()
+    scale = float(rng.choice([1e-44, 1e-38, 1e-3, 1, 1e30, 3e38 / n_bits / 9]))
+    queries = (rng.normal(size=(n_queries, n_bits)) * scale).astype(np.float32)
+    if rng.random() < 0.5:  # ties, and bits without weight
+        queries = (np.round(queries / scale) * scale).astype(np.float32)
+    index = HammingIndex(np.packbits(bits, axis=1), n_bits=n_bits)
+    if rng.random() < 0.5:
+        index.remove(np.flatnonzero(rng.random(n) < 0.3))
+    ids = index.ids
+    k = int(rng.integers(1, len(ids) + 2)) if len(ids) else 1
+    weights = np.abs(queries).astype(np.float64)
+    differing = bits[ids][None] != (queries > 0)[:, None]
+    table = np.zeros((n_queries, len(ids)))
+    for bit in range(n_bits):  # in this order, as the distance is defined
+        table += differing[:, :, bit] * weights[:, None, bit]
+    table = table.astype(np.float32)
+    order = np.argsort(table, axis=1, kind="stable")[:, :k]
+    options = {"n_jobs": int(rng.integers(1, 3))}
+    found = [index.search(queries_float=queries, k=k, **options)]
+    if len(ids):
+        signs = np.packbits(queries > 0, axis=1)
+        many = {"rerank_projections": queries, "rerank_factor": len(ids)}
+        found.append(index.search(signs, k, **many, **options))
+    expected = np.take_along_axis(table, order, axis=1), ids[order]
+    return all(
+        np.array_equal(a, b) for result in found for a, b in zip(result, expected, strict=True)
+    )
+
+
 def check(folder: Path, seed: int) -> bool:
     """Run one of the checks; the paths of its files are found in the folder."""
     rng = np.random.default_rng(seed)
-    kind = int(rng.integers(4))
+    kind = int(rng.integers(5))
+    if kind == 4:
+        return check_float_queries(rng)
     if kind == 0:
         return check_encoding(rng)
     if kind == 1:
@@ -105,7 +139,7 @@ def sanitized_environment() -> dict[str, str]:
     }
 
 
-@attack("compiled core under sanitizers: files and odd sizes", 1_000)
+@attack("compiled core under sanitizers: files and odd sizes", 2_000, pieces=2)
 def sanitized(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Neither sanitizer reports anything, and results are right."""
     if not (PACKAGE / "kdiffhash").is_dir():

@@ -42,6 +42,11 @@ class Tally:
         """Number of tries counted."""
         return self.refused + self.right + self.wrong + self.crashed
 
+    def add(self, other: Tally) -> None:
+        """Add the outcomes of another piece of the same attack."""
+        for name in (REFUSED, RIGHT, WRONG, CRASHED, "notes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def count(self, outcome: str, note: str = "") -> None:
         """Count one try; `note` says how to repeat a try that went wrong."""
         setattr(self, outcome, getattr(self, outcome) + 1)
@@ -51,21 +56,26 @@ class Tally:
 
 @dataclass(frozen=True)
 class Attack:
-    """A named attack and the number of tries in a full run."""
+    """A named attack and the number of tries in a full run, which may be split into pieces.
+
+    An attack that `records` runs with `record_writes.c` loaded, see `power_loss.py`.
+    """
 
     name: str
     tries: int
     run: Callable[[np.random.Generator, int, Path, Tally], None]
+    pieces: int = 1
+    records: bool = False
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(name: str, tries: int) -> Callable[[Any], Any]:
+def attack(name: str, tries: int, pieces: int = 1, records: bool = False) -> Callable[[Any], Any]:
     """Register a function as an attack (a decorator)."""
 
     def register(function: Any) -> Any:
-        ATTACKS.append(Attack(name, tries, function))
+        ATTACKS.append(Attack(name, tries, function, pieces, records))
         return function
 
     return register

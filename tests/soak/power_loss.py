@@ -1,25 +1,42 @@
 """Simulated power loss: record what a program does to a folder, and make legal crash states of it.
 
 After a power loss, a file has the content of its last sync, with any of the later writes applied:
-lost, torn or in another order. The names in the folder are those of its last sync, or those after
-any of the later renames, links and deletions, in order.
+lost, torn or in another order. The names in the folder and its subfolders are those of the last
+sync of a folder, or those after any of the later renames, links and deletions, in order.
+
+Calls are seen through `record_writes.c`, which must be loaded by LD_PRELOAD (see `run.py`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-_CALLS = ("write", "fsync", "ftruncate", "replace", "rename", "link", "unlink")
+_HOOK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int)
+LIBRARY = Path(__file__).parents[2] / "build" / "record_writes.so"
 _SECTOR = 512  # bytes that a disk writes at once, if it does not tear even these
 
-Names = dict[str, int]  # name in the folder, number of the file
+Names = dict[str, int]  # path relative to the folder, number of the file
+
+
+def build_library() -> Path:
+    """Compile the library that sees the system calls; return its path."""
+    source = Path(__file__).with_name("record_writes.c")
+    LIBRARY.parent.mkdir(exist_ok=True)
+    if not LIBRARY.exists() or LIBRARY.stat().st_mtime < source.stat().st_mtime:
+        new = LIBRARY.with_suffix(f".{os.getpid()}")
+        command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(new)]
+        subprocess.run([*command, str(source), "-ldl"], check=True)
+        new.replace(LIBRARY)
+    return LIBRARY
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,9 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder, self.marks = folder, 0
         self.moments: list[Moment] = []
-        self._real: dict[str, Callable[..., Any]] = {}
+        self.returned: list[int] = []  # moments at which an operation had just returned
+        self._library = ctypes.CDLL(str(LIBRARY))
+        self._hook = _HOOK(self._after)
         self._handles: dict[int, int] = {}  # keeps numbers of deleted files from being reused
         self._current: dict[int, bytes] = {}
 
@@ -46,15 +65,12 @@ class Recorder:
         self._look()
         self._names = [self._there]
         self._synced = dict(self._current)
-        for name in _CALLS:
-            self._real[name] = getattr(os, name)
-            setattr(os, name, self._intercepted(name))
         self._note()
+        self._library.set_hook(self._hook)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name, call in self._real.items():
-            setattr(os, name, call)
+        self._library.set_hook(_HOOK())
         for handle in self._handles.values():
             os.close(handle)
 
@@ -62,29 +78,30 @@ class Recorder:
         """Note that an operation has returned, so that its result must survive."""
         self.marks += 1
         self._note()
+        self.returned.append(len(self.moments) - 1)
 
-    def _intercepted(self, name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._note()
-            result = self._real[name](*args, **kwargs)
-            if name == "fsync":
-                status = os.fstat(args[0])
-                if stat.S_ISDIR(status.st_mode):
-                    self._names = [self._there]
-                elif status.st_ino in self._current:
-                    self._synced[status.st_ino] = self._current[status.st_ino]
-            self._note()
-            return result
-
-        return call
+    def _after(self, call: bytes, file: int) -> None:
+        """Note the state before a call (without a name) and after it."""
+        if call in (b"fsync", b"fdatasync"):
+            status = os.fstat(file)
+            if stat.S_ISDIR(status.st_mode):
+                self._names = [self._there]
+            elif status.st_ino in self._current:
+                self._synced[status.st_ino] = self._current[status.st_ino]
+        self._note()
 
     def _look(self) -> None:
         self._there: Names = {}
-        for entry in os.scandir(self.folder):
-            number = entry.inode()
-            self._there[entry.name] = number
-            if number not in self._handles:
-                self._handles[number] = os.open(entry.path, os.O_RDONLY)
+        for parent, _, files in os.walk(self.folder):
+            for name in files:
+                path = Path(parent, name)
+                try:
+                    number = path.stat().st_ino
+                    if number not in self._handles:
+                        self._handles[number] = os.open(path, os.O_RDONLY)
+                except FileNotFoundError:  # deleted by another thread
+                    continue
+                self._there[str(path.relative_to(self.folder))] = number
         for number, handle in self._handles.items():
             content = os.pread(handle, os.fstat(handle).st_size, 0)
             if content != self._current.get(number):
@@ -94,7 +111,22 @@ class Recorder:
         self._look()
         if self._there != self._names[-1]:
             self._names = [*self._names, self._there]
+        elif self.moments and self._is_last_moment():
+            return
         self.moments.append(Moment(self._names, dict(self._synced), self._current, self.marks))
+
+    def _is_last_moment(self) -> bool:
+        last = self.moments[-1]
+        same = last.names is self._names and last.current is self._current
+        return same and last.marks == self.marks and last.synced == self._synced
+
+
+def write_state(files: dict[str, bytes], folder: Path) -> None:
+    """Write the files of a crash state to an empty folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def crash_states(
@@ -102,7 +134,10 @@ def crash_states(
 ) -> Iterator[tuple[dict[str, bytes], int]]:
     """Yield files after a power loss at random moments, and how many marks had been passed."""
     for _ in range(n):
-        moment = recorder.moments[int(rng.integers(len(recorder.moments)))]
+        number = int(rng.integers(len(recorder.moments)))
+        if rng.random() < 0.3:
+            number = int(rng.choice(recorder.returned))
+        moment = recorder.moments[number]
         names = moment.names[int(rng.integers(len(moment.names)))]
         files = {
             name: _torn(moment.synced.get(number, b""), moment.current[number], rng)
