@@ -49,7 +49,8 @@ def lose_power(
 def _single_files(folder: Path) -> list[tuple[str, Callable[[Path, int], object]]]:
     """What writes a single file: its name, and a function of path and version."""
     from kdiffhash.cli.code_files import output_results
-    from kdiffhash.cli.duplicates_command import _write_lines, _write_rows
+    from kdiffhash.cli.duplicates_command import _write_rows
+    from kdiffhash.cli.id_files import write_ids
     from kdiffhash.shards.code_folder import write_codes
     from kdiffhash.vision.colmap import shrink_database
     from kdiffhash.vision.hloc import encode_features
@@ -75,7 +76,7 @@ def _single_files(folder: Path) -> list[tuple[str, Callable[[Path, int], object]
         ("found.npz", save_results),
         ("report.txt", save_text),
         ("codes.npy", lambda path, i: write_codes(models[i], [X[:40], X[40:]], 60, path, "X")),
-        ("keep.txt", lambda path, i: _write_lines(path, map(str, range(i, 5000)))),
+        ("keep.txt", lambda path, i: write_ids(path, np.arange(i, 5000))),
         ("pairs.csv", lambda path, i: _write_rows(path, ("a",), ({"a": i} for _ in range(900)))),
         ("codes.h5", lambda path, _: encode_features(folder / "old.h5", path, load_model())),
         ("codes.db", lambda path, _: shrink_database(folder / "strict.db", path, load_model())),

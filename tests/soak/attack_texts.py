@@ -54,10 +54,13 @@ def make_files(folder: Path) -> None:
 
 def read_ids(path: Path) -> bool:
     from kdiffhash import HammingIndex
-    from kdiffhash.cli.duplicates_command import _read_ids
+    from kdiffhash.cli.id_files import IdFile
 
     codes = np.random.default_rng(0).integers(0, 256, (N, 2), dtype=np.uint8)
-    found = HammingIndex(codes).groups(3, priority=_read_ids(path))
+    as_strings = IdFile(path, strings=True).all()
+    if path.suffix == ".txt" and any(not one.strip() or "\n" in one for one in as_strings):
+        return False
+    found = HammingIndex(codes).groups(3, priority=IdFile(path, strings=False).all())
     return sorted(found.ids.tolist()) == list(range(N)) and len(found.keep) + len(found.drop) == N
 
 
