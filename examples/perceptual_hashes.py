@@ -100,9 +100,10 @@ files = [(name, edit) for name in TO_GROUP for edit in EDITS]
 images = {name: read(name) for name in TO_GROUP}
 versions = [EDITS[edit](images[name]) for name, edit in files]
 codes = hashes(versions)
-groups = HammingIndex(codes).groups(threshold.distance, method="greedy")
+index = HammingIndex(codes, ids=[f"{name} {edit}" for name, edit in files])
+groups = index.groups(threshold.distance, method="greedy")
 for members in groups:
-    print(", ".join(" ".join(files[member]) for member in members))
+    print(", ".join(members))
 print(f"keep {len(groups.keep)} of {len(files)} files")
 
 
@@ -110,7 +111,6 @@ print(f"keep {len(groups.keep)} of {len(files)} files")
 COLOURS = ("#2a7f62", "#c8553d", "#3d5a98", "#b8860b", "#7b4b94", "#1f8a9e", "#5c6b73")
 SIZE, GAP, LEFT, TOP = 200, 22, 150, 160
 INK, GREY, PAPER = "#222222", "#8a8a8a", "#fbfaf7"
-representative_of = dict(zip(groups.ids.tolist(), groups.representatives.tolist()))
 distances = hamming(codes.reshape(len(TO_GROUP), len(EDITS), -1), codes[:: len(EDITS), None])
 height = TOP + len(TO_GROUP) * (SIZE + GAP) + GAP
 sheet = Image.new("RGB", (LEFT + len(EDITS) * (SIZE + GAP) + GAP, height), PAPER)
@@ -155,7 +155,7 @@ for column, edit in enumerate(EDITS):
 for number, (name, _) in enumerate(files):
     row, column = divmod(number, len(EDITS))
     x, y = LEFT + column * (SIZE + GAP), TOP + row * (SIZE + GAP)
-    first = representative_of[number]
+    first = groups.representative_rows[number]
     colour = COLOURS[first // len(EDITS)]
     is_member = first // len(EDITS) == row and first % len(EDITS) == 0
     if column == 0:

@@ -374,3 +374,29 @@ def test_memory_of_workers_does_not_depend_on_the_number_of_shards(cluster, data
     peak(2)
     peak_of_4, peak_of_40 = peak(4), peak(40)
     assert peak_of_40 < peak_of_4 + 30e6, (peak_of_4, peak_of_40)
+
+
+def test_an_index_file_with_string_ids(cluster, tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "x.index"
+    codes = rng.integers(0, 4, (500, 1), dtype=np.uint8)  # many ties
+    names = [f"{i:03d}.jpg" for i in rng.permutation(500)]
+    with HammingIndex.open(path, "a", n_bits=8) as index:
+        index.add(codes, names)
+        index.upsert(codes[:50] ^ np.uint8(1), names[:50])
+        index.remove(names[60:70])
+        with ClusterIndex(path, client=cluster) as store:
+            assert store.ids.tolist() == index.ids.tolist()
+            for found, expected in zip(store.search(codes[:9], 20), index.search(codes[:9], 20)):
+                assert found.tolist() == expected.tolist()
+            for found, expected in zip(
+                store.search_radius(codes[:3], 1), index.search_radius(codes[:3], 1)
+            ):
+                assert found.tolist() == expected.tolist()
+            np.testing.assert_array_equal(store.get(names[:60]), index.get(names[:60]))
+            np.testing.assert_array_equal(store.get(names[3]), index.get(names[3]))
+            with pytest.raises(KeyError, match=f"1 of the ids are not stored, for .* {names[60]}"):
+                store.get([names[0], names[60]])
+            with pytest.raises(ValueError, match="all strings"):
+                store.get([5])
+            with pytest.raises(NotSupportedError, match="cannot be changed"):
+                store.upsert(codes[:1], names[:1])

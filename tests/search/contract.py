@@ -106,6 +106,7 @@ class StoreContract:
             (lambda x: x.search_radius(np.zeros((1, 2), np.uint8), 1), "20 bits take"),
             (lambda x: x.get([0.5]), "ids must be integers"),
             (lambda x: x.get([[0]]), "ids must be integers"),
+            (lambda x: x.get(["a name"]), "integers"),
             (lambda x: x.get(np.array([2**63], np.uint64)), "signed 64-bit"),
         ],
     )
@@ -131,6 +132,19 @@ class ChangingContract(StoreContract):
             assert empty.search(codes[:2], 3)[0].shape == (2, 0)
             assert empty.add(codes[:1], [-7]).tolist() == [-7]
             assert empty.add(codes[:2]).tolist() == [0, 1]
+
+    def test_upsert_overwrites_and_adds(self, store, codes, ids, queries):
+        new = np.array([ids[5], 5000, ids[7]])
+        assert store.upsert(codes[:3], new) == (1, 2)  # added, replaced
+        content = {**dict(zip(ids.tolist(), codes)), **dict(zip(new.tolist(), codes[:3]))}
+        np.testing.assert_array_equal(store.ids, sorted(content))
+        rows = np.array([content[i] for i in sorted(content)])
+        expected = oracle.nearest(queries, rows, np.array(sorted(content)), 9)
+        np.testing.assert_array_equal(store.search(queries, 9)[1], expected[1])
+        with pytest.raises(ValueError, match="duplicates"):
+            store.upsert(codes[:2], [3, 3])
+        assert store.upsert(codes[:0], []) == (0, 0)
+        assert len(store) == 201
 
     def test_removed_ids_are_not_found_and_can_be_added_again(self, store, codes, ids, queries):
         store.remove(ids[::3])

@@ -46,8 +46,9 @@ def check_ids(ids: ArrayLike) -> Ids:
     if array.size == 0:
         array = array.astype(np.int64)
     if array.ndim > 1 or array.dtype.kind not in "iu":
+        hint = "; SQLiteStore and PostgresStore keep names in data" if are_strings(ids) else ""
         raise ValueError(
-            f"ids must be integers of shape (n,), got {array.dtype} of shape {array.shape}"
+            f"ids must be integers of shape (n,), got {array.dtype} of shape {array.shape}{hint}"
         )
     if array.dtype.kind == "u" and array.size and array.max() > np.uint64(2**63 - 1):
         raise ValueError(f"ids must fit into a signed 64-bit integer, got {array.max()}")

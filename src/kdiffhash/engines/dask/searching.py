@@ -17,6 +17,7 @@ from ...search import HammingIndex, Upserted, checks
 from ...search.index_format import MAX_BITS
 from ...search.scan import merge_results
 from ...search.segment import to_codes, words_by_id
+from ...search.string_ids import StringIds
 from ...shards import Shard, Shards, is_shards
 from ...shards.code_folder import read_record
 from .cluster import ClusterError, current_client, translate_errors, wait_for_workers
@@ -79,6 +80,7 @@ class ClusterIndex:
     ) -> None:
         self._client = current_client(client)
         self._shards: Shards | None = None
+        self._strings: StringIds | None = None
         n_partitions = PER_THREAD * sum(wait_for_workers(self._client).values())
         if isinstance(source, str | Path) and not is_shards(Path(source)):
             loaders = self._index_loaders(Path(source).absolute(), n_partitions, n_bits, model)
@@ -96,11 +98,8 @@ class ClusterIndex:
     ) -> list[Any]:
         """Return functions that submit tasks to load partitions from an index file."""
         with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
-            if index.info()["ids"] != "integers":
-                raise NotSupportedError(
-                    f"{path} has string ids; a ClusterIndex has integer ids only"
-                )
             self.n_bits, self.model, state = index.n_bits, index.model, index._state
+            self._strings = index._snapshot.strings  # partitions know ids by their numbers
         submit = partial(self._client.submit, _load_from_index, path, pure=False)
         return [partial(submit, i, n, state) for i in range(n)]
 
@@ -145,9 +144,12 @@ class ClusterIndex:
         return self._n
 
     @property
-    def ids(self) -> NDArray[np.int64]:
-        """All ids, ascending."""
-        return np.sort(np.concatenate(self._partitions.call(_ids)))
+    def ids(self) -> NDArray[Any]:
+        """All ids: int64, ascending; or strings (dtype object), in the order of adding."""
+        return self._public(np.sort(np.concatenate(self._partitions.call(_ids))))
+
+    def _public(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        return ids if self._strings is None else self._strings.strings(ids)
 
     def info(self) -> dict[str, Any]:
         """Return the number and length of the codes, the model, and the number of workers.
@@ -195,7 +197,7 @@ class ClusterIndex:
 
         Parameters
         ----------
-        ids : int or int array of shape (n,)
+        ids : array of shape (n,), or one id
 
         Returns
         -------
@@ -206,17 +208,21 @@ class ClusterIndex:
         KeyError
             If an id is not stored.
         """
-        chosen = checks.check_ids(ids)
-        codes = np.zeros((len(chosen), n_bytes(self.n_bits)), np.uint8)
-        stored = np.zeros(len(chosen), bool)
+        given: NDArray[Any]
+        if self._strings is None:
+            given = chosen = checks.check_ids(ids)
+            rows = np.arange(len(chosen))
+        else:
+            texts = checks.check_strings(ids)
+            given, (rows, chosen) = np.array(texts, object), self._strings.find(texts)
+        codes = np.zeros((len(given), n_bytes(self.n_bits)), np.uint8)
+        stored = np.zeros(len(given), bool)
         for here, found in self._partitions.call(_codes, chosen):
-            codes[here], stored = found, stored | here
-        checks.refuse_missing(chosen[~stored])
+            codes[rows[here]], stored[rows[here]] = found, True
+        checks.refuse_missing(given[~stored])
         return codes if np.ndim(ids) else codes[0]
 
-    def search(
-        self, queries: ArrayLike, k: int = 10
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def search(self, queries: ArrayLike, k: int = 10) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return the k nearest codes of each query.
 
         Parameters
@@ -229,7 +235,7 @@ class ClusterIndex:
         Returns
         -------
         distances : int32 array of shape (n_queries, min(k, n))
-        ids : int64 array of shape (n_queries, min(k, n))
+        ids : array of shape (n_queries, min(k, n))
             Nearest first; at equal distance the lower id comes first. For a single query of shape
             (n_bytes,), both arrays have one dimension.
 
@@ -246,11 +252,12 @@ class ClusterIndex:
             results = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
             found.append(merge_results(results, k))
         distances, ids = (np.concatenate(column) for column in zip(*found))
+        ids = self._public(ids)
         return (distances[0], ids[0]) if single else (distances, ids)
 
     def search_radius(
         self, queries: ArrayLike, radius: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
         """Return all codes within a radius of each query (range search).
 
         Parameters
@@ -264,7 +271,7 @@ class ClusterIndex:
         lims : int64 array of shape (n_queries + 1,)
             The results of query i are at ``lims[i]:lims[i + 1]``, as in FAISS.
         distances : int32 array of shape (lims[-1],)
-        ids : int64 array of shape (lims[-1],)
+        ids : array of shape (lims[-1],)
             Ordered by distance and id within each query.
 
         Raises
@@ -282,7 +289,8 @@ class ClusterIndex:
                     query_index = np.repeat(i + np.arange(len(batch)), np.diff(lims))
                     found.append((query_index, distances, ids))
         query_index, distances, ids = (np.concatenate(column) for column in zip(*found))
-        return checks.sort_by_query(query_index, distances, ids, len(codes))
+        lims, distances, ids = checks.sort_by_query(query_index, distances, ids, len(codes))
+        return lims, distances, self._public(ids)
 
     def close(self) -> None:
         """Release the memory of the workers."""
