@@ -59,7 +59,7 @@ def test_gradients_agree_with_finite_differences_of_the_loss(kind):
         rng.normal(size=n_bits).astype(np.float32),
     )
     optimizer = _Optimizer(start, X, settings, rng, 1)
-    assert optimizer.prefixes.tolist() == [2, 4, 6]
+    assert optimizer.loss.prefixes.tolist() == [2, 4, 6]
     members = np.concatenate([np.arange(0, 60, 2), np.arange(1, 60, 2)])
     gradients = optimizer.gradients(members, y)
     assert len(gradients) == (2 if kind == "linear" else 3)

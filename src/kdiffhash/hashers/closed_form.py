@@ -145,9 +145,11 @@ class ClosedFormHasher(BaseHasher):
     ) -> _RefinementPairs:
         """Draw positive pairs for refinement from the labels, or use the given pairs."""
         settings, rng = Refinement(int(self.refine)), self._rng("refine")
-        if labels is None or labels.of_pairs:
-            ids = None if labels is None else labels.ids
-            return _RefinementPairs(settings, rng, pairs[similar], ids)
+        if labels is None:
+            return _RefinementPairs(settings, rng, pairs[similar], None)
+        if labels.of_pairs:
+            ranking = Refinement.for_ranking(settings.steps)
+            return _RefinementPairs(ranking, rng, pairs[similar], labels.ids)
         drawn, is_positive = draw_pairs(
             labels.ids,
             n_positives=settings.steps * settings.batch_size,

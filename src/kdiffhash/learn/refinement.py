@@ -1,17 +1,18 @@
-"""Refinement of a closed-form hash by stochastic gradient descent on a ranking loss.
+"""Refinement of a closed-form hash by stochastic gradient descent on a loss of ranks.
 
 The closed forms minimise a quadratic form of projections. What matters in the end is how often the
-Hamming distance of a positive pair exceeds that of a negative pair. Each step takes a batch of
-positive pairs and computes soft bits ``tanh(slope * (projection - threshold))``. For each row x of
-the batch it finds the hardest negative, which is the nearest row of another object in the batch.
-Adam then updates directions, thresholds and the basis rows of a Gaussian kernel with the gradient
-of the loss
+distance of a positive pair exceeds that of a negative pair. Each step takes a batch of positive
+pairs, whose members are compared with each other by soft bits ``tanh(slope * (projection -
+threshold))`` or by hard bits with the gradient of soft ones. Adam then updates directions,
+thresholds and the basis rows of a Gaussian kernel with the gradient of a loss (see `losses.py`):
 
-    mean of softplus(sharpness * (d(x, partner) - d(x, hardest negative) + margin)),
+- of the hardest negative, for pairs whose members are of one kind: pairs drawn from labels, or
+  given as pairs of rows of one array;
+- of the ranking, for pairs of two kinds, queries and documents. Batches then consist of pairs that
+  are hard to tell apart (see `batches.py`).
 
-where d is the fraction of bits that differ. The loss is summed over prefixes of 32, 64, 128, ...
-bits, so that every prefix becomes a good code. The hardest negative is found separately for each
-prefix.
+The loss is summed over prefixes of 32, 64, 128, ... bits, so that every prefix becomes a
+good code.
 
 Some objects are held out as a validation set. The result is the hash with the lowest error on this
 set, and refinement stops early if that error no longer decreases.
@@ -22,25 +23,25 @@ number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
 from .._util.progress import progress
-from .._util.threads import one_blas_thread, run_tiles
+from .._util.threads import one_blas_thread
+from .batches import HardBatches, members_of
 from .encoder import compute_features
-from .kernels import LOG2_E, FeatureMap, GaussianMap
+from .kernels import FeatureMap, GaussianMap, IdentityMap
+from .losses import HardestNegativeLoss, Loss, RankingLoss, multiply, run_rows
 from .moments import covariance
 from .pairs import Pairs
 
 Float32Array = NDArray[np.float32]
 Int64Array = NDArray[np.int64]
 
-_TILE = 256  # rows per tile of a product
-_TILE_BITS = 32  # bits per tile of the gradient with respect to soft bits
 _WHITENING_ROWS = 20_000  # rows from which the whitening of features is estimated
 _WHITENING_FLOOR = 1e-6  # minimum eigenvalue of the features' covariance, relative to the largest
 _VALIDATION_INTERVAL = 50  # steps between evaluations on the validation set
@@ -76,6 +77,11 @@ class Refinement:
         Fraction of the objects that is held out as the validation set. The result is the hash with
         the lowest error on it, possibly the initial one. With fewer than two held-out objects there
         is no validation set, and the result is the hash after the last step.
+    ranking : bool
+        Whether the loss is `RankingLoss`, for which the first members of pairs are queries and the
+        second ones documents, instead of `HardestNegativeLoss`.
+    temperature : float
+        Temperature of `RankingLoss`.
     patience : int
         Early stopping: the number of consecutive evaluations without improvement after which
         refinement stops. There is one evaluation every 50 steps.
@@ -97,6 +103,35 @@ class Refinement:
     shortest_prefix: int = 32
     validation_fraction: float = 0.05
     patience: int = 10
+    ranking: bool = False
+    temperature: float = 40.0
+
+    @classmethod
+    def for_ranking(cls, steps: int) -> Refinement:
+        """Return the settings for pairs of queries and documents, chosen on text embeddings.
+
+        Parameters
+        ----------
+        steps : int
+            Maximum number of steps.
+
+        Returns
+        -------
+        settings : Refinement
+        """
+        return cls(steps, learning_rate=1e-2, shortest_prefix=64, ranking=True)
+
+    def prefixes(self, n_bits: int) -> Int64Array:
+        """Return the lengths of the prefixes in the loss, in ascending order."""
+        n_shorter = max(0, int(np.ceil(np.log2(n_bits / self.shortest_prefix))))
+        return np.array([*(self.shortest_prefix << k for k in range(n_shorter)), n_bits])
+
+    def loss(self, n_bits: int, n_jobs: int | None) -> Loss:
+        """Return the loss for codes of a length."""
+        prefixes = self.prefixes(n_bits)
+        if self.ranking:
+            return RankingLoss(prefixes, self.slope, n_jobs, self.temperature)
+        return HardestNegativeLoss(prefixes, self.slope, n_jobs, self.sharpness, self.margin)
 
 
 @dataclass(frozen=True)
@@ -165,14 +200,21 @@ def refine(
         )
     training, validation = _split_off_validation(positives, pair_labels, settings, rng)
     with one_blas_thread(), progress(settings.steps, "refining", verbose) as advance:
+        hard = None
+        if settings.ranking:
+            start = _rotated(start, rows, settings.prefixes(len(start.directions)), rng, n_jobs)
+            project = partial(_project, start, rows, n_jobs=n_jobs)
+            hard = HardBatches(project, training, rng, n_jobs)
         optimizer = _Optimizer(start, rows, settings, rng, n_jobs)
         best, lowest_error = start, optimizer.validation_error(validation, labels)
         n_without_improvement = 0
         for step in range(settings.steps):
-            batch = rng.choice(
-                len(training), min(settings.batch_size, len(training)), replace=False
-            )
-            optimizer.step(_members(training[batch]), labels, step)
+            if hard is not None:
+                batch = hard.draw(settings.batch_size)
+            else:
+                n_pairs = min(settings.batch_size, len(training))
+                batch = rng.choice(len(training), n_pairs, replace=False)
+            optimizer.step(members_of(training[batch]), labels, step)
             advance(1)
             is_last = step + 1 == settings.steps
             if not validation and is_last:
@@ -199,15 +241,43 @@ def _split_off_validation(
     max_pairs = _VALIDATION_BATCHES * settings.batch_size
     chosen = rng.permutation(positives[is_held_out])[:max_pairs]
     batches = np.array_split(chosen, -(-len(chosen) // settings.batch_size))
-    return positives[~is_held_out], [_members(batch) for batch in batches]
+    return positives[~is_held_out], [members_of(batch) for batch in batches]
 
 
-def _members(pairs: Pairs) -> Int64Array:
-    """Return the first members of all pairs, followed by the second ones.
+def _rotated(
+    start: Hash,
+    rows: Float32Array,
+    prefixes: Int64Array,
+    rng: np.random.Generator,
+    n_jobs: int | None,
+) -> Hash:
+    """Rotate the directions that each prefix adds to the previous one.
 
-    In an array of n members, the partner of member i is therefore member (i + n / 2) mod n.
+    A closed form begins with a few good directions and ends with weak ones. After a random rotation
+    the bits of a prefix are equally good, which suits unweighted bits. Projections get variance 1,
+    and thresholds lie at their mean.
     """
-    return pairs.T.ravel()
+    rotated, low = np.empty(start.directions.shape), 0
+    for high in prefixes:
+        rotation = np.linalg.qr(rng.standard_normal((high - low, high - low)))[0]
+        rotated[low:high] = rotation @ start.directions[low:high]
+        low = high
+    sample = rows[:: -(-len(rows) // _WHITENING_ROWS)]
+    values = compute_features(sample, None, start.features, n_jobs)
+    projections = multiply(values, rotated.T.astype(np.float32), n_jobs)
+    rotated /= np.maximum(projections.std(axis=0, dtype=np.float64), 1e-30)[:, None]
+    thresholds = rotated @ values.mean(axis=0, dtype=np.float64)
+    return Hash(start.features, rotated.astype(np.float32), thresholds.astype(np.float32))
+
+
+def _project(
+    hash: Hash, rows: Float32Array, numbers: Int64Array, *, n_jobs: int | None
+) -> Float32Array:
+    """Return the centred projections of some rows, shape (len(numbers), n_bits)."""
+    values = compute_features(rows[numbers], None, hash.features, n_jobs)
+    projections = multiply(values, np.ascontiguousarray(hash.directions.T), n_jobs)
+    projections -= hash.thresholds
+    return projections
 
 
 @dataclass
@@ -247,10 +317,7 @@ class _Optimizer:
         n_jobs: int | None,
     ) -> None:
         self.rows, self.settings, self.n_jobs = rows, settings, n_jobs
-        n_bits = len(start.directions)
-        n_shorter = max(0, int(np.ceil(np.log2(n_bits / settings.shortest_prefix))))
-        shorter = [settings.shortest_prefix << k for k in range(n_shorter)]
-        self.prefixes = np.array([*shorter, n_bits])
+        self.loss = settings.loss(len(start.directions), n_jobs)
 
         sample = np.sort(rng.choice(len(rows), min(_WHITENING_ROWS, len(rows)), replace=False))
         values = compute_features(rows[sample], None, start.features, n_jobs)
@@ -266,7 +333,13 @@ class _Optimizer:
         deviations = np.maximum(deviations, 1e-30)
         directions /= deviations[:, None]
         thresholds = start.thresholds / deviations - directions @ self.feature_mean
-        whitened = (directions @ eigenvectors * roots) @ eigenvectors.T
+        if settings.ranking and isinstance(start.features, IdentityMap):
+            # Whitened embeddings are overfitted: their weakest components are mostly noise.
+            size = np.sqrt(np.mean(directions**2))
+            self.whitening = np.asarray(size * np.eye(len(roots)), np.float32)
+            whitened = directions / size
+        else:
+            whitened = (directions @ eigenvectors * roots) @ eigenvectors.T
         rate = settings.learning_rate
         self.whitened_directions = _Parameter(np.ascontiguousarray(whitened, np.float32), rate)
         self.centred_thresholds = _Parameter(thresholds.astype(np.float32), rate)
@@ -283,7 +356,7 @@ class _Optimizer:
         """Set features, directions and thresholds from the learned parameters."""
         if self.basis is not None and isinstance(self.features, GaussianMap):
             self.features = replace(self.features, basis=self.basis.values)
-        self.directions = self._product(self.whitened_directions.values, self.whitening)
+        self.directions = multiply(self.whitened_directions.values, self.whitening, self.n_jobs)
         self.thresholds = self.centred_thresholds.values + self.directions @ self.feature_mean
 
     def hash(self) -> Hash:
@@ -306,14 +379,13 @@ class _Optimizer:
         """Return each learned parameter with the gradient of the loss on a batch."""
         batch = self.rows[members]
         values = compute_features(batch, None, self.features, self.n_jobs)
-        soft = self._soft_bits(values)
-        nearest, excess = self._hardest_negatives(soft, labels[members])
-        grad_projection = self._projection_gradient(soft, nearest, excess)
+        projections = multiply(values, self.directions.T, self.n_jobs)
+        grad_projection = self.loss.gradient(projections, self.thresholds, labels[members])
         grad_threshold = -grad_projection.sum(axis=0)
-        grad_direction = self._product(grad_projection.T, values)
+        grad_direction = multiply(grad_projection.T, values, self.n_jobs)
         grad_direction += np.outer(grad_threshold, self.feature_mean)
         gradients = [
-            (self.whitened_directions, self._product(grad_direction, self.whitening)),
+            (self.whitened_directions, multiply(grad_direction, self.whitening, self.n_jobs)),
             (self.centred_thresholds, grad_threshold),
         ]
         if self.basis is not None:
@@ -321,80 +393,13 @@ class _Optimizer:
         return gradients
 
     def validation_error(self, batches: list[Int64Array], labels: Int64Array) -> float:
-        """Return the validation error, computed with hard bits.
-
-        It is the fraction of (row, prefix) combinations in which the hardest negative is nearer
-        than the partner (ties count half), summed over batches.
-        """
+        """Return the validation error, computed with hard bits, summed over batches."""
         total = 0.0
         for members in batches:
             values = compute_features(self.rows[members], None, self.features, self.n_jobs)
-            above = self._product(values, self.directions.T) > self.thresholds
-            bits = np.where(above, np.float32(1), np.float32(-1))
-            _, excess = self._hardest_negatives(bits, labels[members])
-            total += float((excess > 0).mean() + (excess == 0).mean() / 2)
+            projections = multiply(values, self.directions.T, self.n_jobs)
+            total += self.loss.error(projections, self.thresholds, labels[members])
         return total
-
-    def _soft_bits(self, values: Float32Array) -> Float32Array:
-        """Compute ``tanh(slope * (projection - threshold))`` from features."""
-        soft = np.empty((len(values), len(self.directions)), np.float32)
-        factor = 2 * self.settings.slope * LOG2_E
-
-        def work(start: int, stop: int) -> None:
-            projections = values[start:stop] @ self.directions.T
-            _core.soft_bits(projections, self.thresholds, factor, soft[start:stop])
-
-        self._run(work, len(values))
-        return soft
-
-    def _hardest_negatives(
-        self, soft: Float32Array, labels: Int64Array
-    ) -> tuple[NDArray[np.int32], Float32Array]:
-        """Find the hardest negative of each row, for each prefix.
-
-        Returns
-        -------
-        nearest : int32 array of shape (n_prefixes, n_members)
-            Position, in the batch, of the nearest row of another object.
-        excess : float32 array of shape (n_prefixes, n_members)
-            Distance of the partner minus distance of the negative, as a fraction of bits.
-        """
-        n = len(soft)
-        nearest = np.empty((len(self.prefixes), n), np.int32)
-        excess = np.empty((len(self.prefixes), n), np.float32)
-
-        def work(start: int, stop: int) -> None:
-            similarity = np.zeros((stop - start, n), np.float32)
-            partner_similarity, negative_similarity = np.zeros((2, stop - start), np.float32)
-            low = 0
-            for k, high in enumerate(self.prefixes):
-                similarity += soft[start:stop, low:high] @ soft[:, low:high].T
-                if k == 0:
-                    _core.mask_same_label(similarity, start, labels)
-                _core.add_partner_similarity(soft, low, high, start, partner_similarity)
-                _core.find_largest(similarity, nearest[k, start:stop], negative_similarity)
-                excess[k, start:stop] = (negative_similarity - partner_similarity) / (2 * high)
-                low = high
-
-        self._run(work, n)
-        return nearest, excess
-
-    def _projection_gradient(
-        self, soft: Float32Array, nearest: NDArray[np.int32], excess: Float32Array
-    ) -> Float32Array:
-        """Compute the gradient with respect to projections, shape (n_members, n_bits)."""
-        sharpness = self.settings.sharpness
-        scaled = np.maximum(sharpness * (excess + self.settings.margin), -80)
-        slopes = sharpness / (1 + np.exp(-scaled)) / (2 * len(soft) * self.prefixes[:, None])
-        slopes = slopes.astype(np.float32)
-        gradient = np.zeros_like(soft)
-
-        def work(start: int, stop: int) -> None:
-            _core.add_gradient(soft, nearest, slopes, self.prefixes, start, stop, gradient)
-
-        run_tiles(lambda: work, soft.shape[1], _TILE_BITS, self.n_jobs)
-        gradient *= np.float32(self.settings.slope) * (1 - soft * soft)
-        return gradient
 
     def _basis_gradient(
         self, batch: Float32Array, values: Float32Array, grad_projection: Float32Array
@@ -413,25 +418,11 @@ class _Optimizer:
             np.matmul(grad_projection[start:stop], self.directions, out=weights[start:stop])
             weights[start:stop] *= values[start:stop]
 
-        self._run(work, len(values))
+        run_rows(work, len(values), self.n_jobs)
         shift = features.shift
-        gradient = self._product(weights.T, batch - shift)
+        gradient = multiply(weights.T, batch - shift, self.n_jobs)
         gradient -= weights.sum(axis=0)[:, None] * (features.basis - shift)
         gradient *= np.float32(2 * features.gamma)
         if self.metric is not None:
-            gradient = self._product(gradient, self.metric)
+            gradient = multiply(gradient, self.metric, self.n_jobs)
         return gradient
-
-    def _product(self, a: Float32Array, b: Float32Array) -> Float32Array:
-        """Compute ``a @ b`` on several threads."""
-        out = np.empty((len(a), b.shape[1]), np.float32)
-
-        def work(start: int, stop: int) -> None:
-            np.matmul(a[start:stop], b, out=out[start:stop])
-
-        self._run(work, len(a))
-        return out
-
-    def _run(self, work: Callable[[int, int], None], n_rows: int) -> None:
-        """Call ``work(start, stop)`` for each tile of rows, on several threads."""
-        run_tiles(lambda: work, n_rows, _TILE, self.n_jobs)

@@ -1,0 +1,135 @@
+"""The ranking loss against a plain implementation, batches of hard negatives, refined pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from kdiffhash import DiffHash, KernelLDAHash, LDAHash
+from kdiffhash.learn.batches import HardBatches
+from kdiffhash.learn.losses import RankingLoss
+
+PREFIXES = np.array([2, 4, 7])
+
+
+def plain_loss(floats, queries, documents, labels, temperature):
+    """Compute the loss by its definition, query by query, in double precision."""
+    n, total = len(floats), 0.0
+    for length in PREFIXES:
+        f, q, d = floats[:, :length], queries[:, :length], documents[:, :length]
+        for logits in (q @ d.T / length, f @ d.T / np.sqrt(length * (f**2).sum(axis=1))[:, None]):
+            for i in range(n):
+                others = [j for j in range(n) if j != i and labels[n + j] != labels[i]]
+                row = sum(np.exp(temperature * logits[i, j]) for j in [i, *others])
+                others = [j for j in range(n) if j != i and labels[j] != labels[n + i]]
+                column = sum(np.exp(temperature * logits[j, i]) for j in [i, *others])
+                total -= (2 * temperature * logits[i, i] - np.log(row * column)) / 2 / n
+    return total
+
+
+def batch(seed=0, n=6):
+    rng = np.random.default_rng(seed)
+    projections = rng.normal(size=(2 * n, 7)).astype(np.float32)
+    thresholds = rng.normal(size=7).astype(np.float32) / 4
+    labels = np.array([0, 1, 1, 2, 3, 4] * 2)  # the second and the third pair are near duplicates
+    return projections, thresholds, labels
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_gradient_is_that_of_the_loss_with_straight_through_bits(n_jobs):
+    projections, thresholds, labels = batch()
+    loss = RankingLoss(PREFIXES, 1.5, n_jobs, 4.0)
+    centred = projections.astype(np.float64) - thresholds
+    n = len(centred) // 2
+    values = [centred[:n], np.sign(centred[:n]), np.sign(centred[n:])]
+    assert loss.error(projections, thresholds, labels) == pytest.approx(
+        plain_loss(*values, labels, 4.0), rel=1e-4
+    )
+    slopes = []  # with respect to floats and bits of queries, and bits of documents
+    for value in values:
+        slopes.append(np.empty_like(value))
+        for index in np.ndindex(value.shape):
+            kept, ends = value[index], []
+            for step in (1e-5, -1e-5):
+                value[index] = kept + step
+                ends.append(plain_loss(*values, labels, 4.0))
+            value[index] = kept
+            slopes[-1][index] = (ends[0] - ends[1]) / 2e-5
+    through = 1.5 * (1 - np.tanh(1.5 * centred) ** 2)
+    expected = np.concatenate([slopes[0] + through[:n] * slopes[1], through[n:] * slopes[2]])
+    gradient = loss.gradient(projections, thresholds, labels)
+    np.testing.assert_allclose(gradient, expected, atol=2e-5)
+
+
+def test_large_temperatures_do_not_overflow():
+    projections, thresholds, labels = batch()
+    loss = RankingLoss(PREFIXES, 1.0, 1, 80.0)
+    assert np.isfinite(loss.gradient(projections, thresholds, labels)).all()
+    assert np.isfinite(loss.error(projections, thresholds, labels))
+
+
+def make_sides(n, seed, d=24):
+    """Draw queries and documents of topics, with noise in other directions than the topics'."""
+    rng = np.random.default_rng(seed)
+    topics = rng.normal(size=(n, d)) * np.geomspace(1, 0.2, d)
+    noise = [rng.normal(size=(n, d)) * np.geomspace(0.1, 0.5, d) for _ in range(2)]
+    rows = [(topics + own).astype(np.float32) for own in noise]
+    return [side / np.linalg.norm(side, axis=1, keepdims=True) for side in rows]
+
+
+def test_hard_batches_hold_the_neighbors_of_queries():
+    queries, documents = make_sides(300, 0)
+    rows = np.concatenate([queries, documents])
+    pairs = np.stack([np.arange(300), 300 + np.arange(300)], axis=1)
+    batches = HardBatches(lambda numbers: rows[numbers], pairs, np.random.default_rng(0), 1)
+    exact = np.argsort(-(queries[:5] @ documents.T), axis=1)[:, :100]
+    np.testing.assert_array_equal(np.sort(batches.neighbors(np.arange(5))), np.sort(exact))
+    drawn = batches.draw(64)
+    assert len(np.unique(drawn)) == len(drawn) == 64
+    assert len(np.unique(batches.draw(1000))) == 300
+    # A random batch has 64 documents of 300; one of neighbours has more near a query.
+    similar = [np.sort(queries[b] @ documents[b].T)[:, -10:].mean() for b in (drawn, np.arange(64))]
+    assert similar[0] > similar[1]
+
+
+def recall(hasher, sides, floats):
+    """Compute the share of queries whose document is the first."""
+    queries, documents = (hasher.project(side) for side in sides)
+    scores = (queries if floats else np.sign(queries)) @ np.sign(documents).T
+    return (scores.argmax(axis=1) == np.arange(len(scores))).mean()
+
+
+@pytest.mark.parametrize("hasher", [DiffHash(24), LDAHash(24, ridge=0.3)], ids=["diff", "lda"])
+def test_refinement_raises_the_recall_of_new_queries(hasher):
+    queries, documents = make_sides(2000, 0)
+    hasher.set_params(random_state=0, n_negatives=20_000)
+    closed = clone(hasher).fit_pairs(queries, Y=documents)
+    refined = clone(hasher).set_params(refine=200).fit_pairs(queries, Y=documents)
+    test = make_sides(500, 1)
+    for floats in (False, True):
+        assert recall(refined, test, floats) > recall(closed, test, floats) + 0.1
+
+
+def test_result_depends_on_the_seed_but_not_on_the_number_of_threads(tmp_path):
+    queries, documents = make_sides(600, 0)
+    hasher = KernelLDAHash(16, n_basis=40, refine=10, n_negatives=5000)
+    first, same, other = (
+        clone(hasher).set_params(random_state=seed, n_jobs=n_jobs).fit_pairs(queries, Y=documents)
+        for seed, n_jobs in ((0, 1), (0, 3), (1, 1))
+    )
+    for name in ("basis_", "directions_", "thresholds_"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(same, name))
+    assert (first.directions_ != other.directions_).any()
+
+
+def test_groups_are_not_negatives_of_each_other():
+    """Two versions of each text: without groups, refinement pushes them apart."""
+    queries, documents = make_sides(800, 0)
+    queries = np.concatenate([queries, queries])
+    documents = np.concatenate([documents, documents])
+    hasher = LDAHash(16, ridge=0.3, refine=100, random_state=0, n_negatives=20_000)
+    grouped = clone(hasher).fit_pairs(queries, Y=documents, groups=np.tile(np.arange(800), 2))
+    assert recall(grouped, make_sides(400, 1), True) > 0.2
+    with pytest.raises(ValueError, match="connect all rows of X"):
+        clone(hasher).fit_pairs(queries, Y=documents, groups=np.zeros(1600))
