@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import tracemalloc
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -189,6 +190,21 @@ def test_invalid_ids_are_refused_and_nothing_changes(call, message):
     with pytest.raises(ValueError, match=message):
         call(index)
     check(index, {"a": [7, 0], "b": [8, 0]})
+
+
+def test_one_long_id_among_many_takes_no_memory_for_the_others():
+    names = ["x" * 60_000, *(f"{i}" for i in range(3000))]  # 720 MB as an array of fixed width
+    codes = np.zeros((3001, 2), np.uint8)
+    tracemalloc.start()
+    index = HammingIndex(codes, ids=names)
+    index.upsert(codes, names)
+    index.search(codes[:1], allowed=names)
+    assert index.get(names).shape == (3001, 2)
+    assert index.ids.tolist() == names
+    index.remove(names)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
 
 
 def test_an_index_has_ids_of_one_kind():
@@ -425,7 +441,7 @@ def test_verify_detects_a_flipped_bit_anywhere(filled, tmp_path, monkeypatch):
         ("offsets", [0, -(2**62), 2, 3]),
         ("offsets", [0, 1, 2, 2**40]),
         ("offsets", [0, 0, 1, 3]),
-        ("order", [0, 1, 2**32 - 1]),
+        ("order", [2**32 - 1] * 3),
         ("text", [255, 255, 255]),
     ],
 )

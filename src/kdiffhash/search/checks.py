@@ -84,13 +84,23 @@ def _has_string(values: Any) -> bool:
     return any(isinstance(value, str) for value in values)
 
 
+def is_single(ids: ArrayLike) -> bool:
+    """Return whether one id was given, without converting a list of strings to an array."""
+    return isinstance(ids, str) or (not isinstance(ids, Sequence) and np.ndim(ids) == 0)
+
+
+def is_empty(ids: ArrayLike | None) -> bool:
+    """Return whether no ids were given, without converting a list of strings to an array."""
+    return ids is None or (not is_single(ids) and len(ids) == 0)  # type: ignore[arg-type]
+
+
 def check_strings(ids: ArrayLike) -> list[str]:
     """Return string ids as a list; a single string becomes a list of one."""
     if isinstance(ids, str):
         values: list[Any] = [ids]
     else:
-        if np.ndim(ids) > 1:
-            raise ValueError(f"ids must be strings of shape (n,), got shape {np.shape(ids)}")
+        if isinstance(ids, np.ndarray) and ids.ndim > 1:
+            raise ValueError(f"ids must be strings of shape (n,), got shape {ids.shape}")
         values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)  # type: ignore[arg-type]
     for value in values:
         if not isinstance(value, str):

@@ -439,7 +439,7 @@ class HammingIndex(IndexSearch):
         """
         snapshot, strings = self._snapshot, checks.are_strings(ids)
         if snapshot.strings is not None and not strings:
-            if n or np.size(ids):  # type: ignore[arg-type]
+            if n or not checks.is_empty(ids):
                 raise ValueError("the ids of this index are strings; pass one string per code")
             return np.empty(0, np.int64), [], np.empty(0, np.int64)
         if strings and snapshot.strings is None and (len(self) or self._next_id):
@@ -516,7 +516,7 @@ class HammingIndex(IndexSearch):
         words, found = words_by_id(snapshot.segments, self.n_bits, chosen)
         checks.refuse_missing(given[~found])
         codes = to_codes(words, self.n_bits)
-        return codes if np.ndim(ids) else codes[0]
+        return codes[0] if checks.is_single(ids) else codes
 
     def __contains__(self, id: object) -> bool:
         """Return whether a code with this id is stored."""

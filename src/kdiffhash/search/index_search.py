@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
                 return chosen, chosen
             if self.n_codes:  # an empty index may get ids of either kind
                 raise ValueError("the ids of this index are integers, but strings were given")
-        elif np.size(ids) and not checks.are_strings(ids):
+        elif not checks.are_strings(ids) and not checks.is_empty(ids):
             raise ValueError("the ids of this index are strings, but others were given")
         texts = checks.check_strings(ids)
         chosen = np.full(len(texts), -1)
@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
     def only(self, allowed: ArrayLike) -> list[Segment]:
         """Return the segments restricted to allowed ids."""
-        array = np.asarray(allowed)
+        array = np.empty(0) if checks.are_strings(allowed) else np.asarray(allowed)
         if array.dtype != np.bool_:
             return only_ids(self.segments, np.unique(self.numbers(allowed)[0]))
         ids = all_ids(self.segments)

@@ -220,7 +220,7 @@ class ClusterIndex:
         for here, found in self._partitions.call(_codes, chosen):
             codes[rows[here]], stored[rows[here]] = found, True
         checks.refuse_missing(given[~stored])
-        return codes if np.ndim(ids) else codes[0]
+        return codes[0] if checks.is_single(ids) else codes
 
     def search(self, queries: ArrayLike, k: int = 10) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return the k nearest codes of each query.
