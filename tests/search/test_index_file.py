@@ -161,7 +161,7 @@ def test_large_batches_are_memory_mapped(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_files_of_older_versions_stay_readable(version):
     expected = np.load(DATA / f"index_v{version}.npz")
     with HammingIndex.open(DATA / f"index_v{version}.index") as index:
