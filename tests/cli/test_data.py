@@ -28,8 +28,8 @@ def test_local_archive_is_fetched_described_and_trained_on(scene, tmp_path, comm
     fetched = command("data", "fetch", "mine", "--from", tmp_path / "mine.zip", *cache, "--json")
     assert fetched["patches"] == 300
     assert fetched["points"] == 100
-    assert fetched["photos"] == "unknown"
-    assert fetched["descriptors"] == "sift"
+    assert fetched["photos"] is None
+    assert fetched["descriptors"] == ["sift"]
     folder = fetched["scene"]
     assert "descriptors: hog, sift" in command("data", "describe", folder, "--descriptor", "hog")
     model = tmp_path / "model.safetensors"
@@ -44,7 +44,7 @@ def test_local_archive_is_fetched_described_and_trained_on(scene, tmp_path, comm
     assert encoded["shape"] == [300, 4]
     evaluated = command("eval", model, folder, "--descriptor", "hog", "--json")
     assert evaluated["positives"] == 300  # drawn, since the scene has no test list
-    assert "photos: unknown" in command("data", "info", folder)
+    assert "photos: -" in command("data", "info", folder)
     error = command("train", folder, "-o", model, "--across-groups", fail=True)
     assert "needs groups (photos)" in error
 

@@ -108,8 +108,8 @@ def test_models_are_compared_with_floats_and_sign_bits(trained, command):
     assert rows["floats", 384]["kept_ndcg_at_10_interval"] == [1, 1]
     assert not any(side["is_far"] for side in result["domain_shift"].values())
     text = command("eval", *files, "--retrieval", "--resamples", 0)
-    assert "bits, float query" in text
-    assert "recall@10" in text
+    assert "float query" in text
+    assert "recall" in text
 
 
 def test_without_labels_row_i_is_relevant_to_query_i(trained, command):

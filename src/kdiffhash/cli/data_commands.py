@@ -133,14 +133,15 @@ def _describe(scene: Any) -> dict[str, Any]:
         "scene": str(scene.path),
         "patches": len(scene),
         "points": len(np.unique(scene.points)),
-        "photos": "unknown" if scene.photos is None else len(np.unique(scene.photos)),
+        "photos": None if scene.photos is None else len(np.unique(scene.photos)),
         "sheets": len(find_sheets(scene.path)),
-        "descriptors": ", ".join(descriptors) or "none",
-        "test_lists": ", ".join(sorted(path.name for path in scene.path.glob("m50_*.txt"))),
+        "descriptors": descriptors,
+        "test_lists": sorted(path.name for path in scene.path.glob("m50_*.txt")),
     }
     meta = read_meta(scene.path)
     if meta.get("made_by") == MADE_BY and "photos_given" in meta:
-        result["photos_placed"] = f"{len(meta['photos'])} of {meta['photos_given']}"
+        result["photos_placed"] = len(meta["photos"])
+        result["photos_given"] = meta["photos_given"]
         result["share_added_by_projection"] = meta["share_added_by_projection"]
         unreadable = meta.get("unreadable") or {}
         if unreadable:

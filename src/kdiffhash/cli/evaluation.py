@@ -88,23 +88,23 @@ def describe_shift(hasher: BaseHasher, rows: NDArray[Any]) -> dict[str, Any] | N
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with rates in percent, followed by their confidence intervals."""
+    """Return the result with rates in percent, above their confidence intervals."""
 
     def percent(row: dict[str, Any], name: str) -> str:
         if row[name] is None:
             return "-"
         interval = row.get(f"{name}_interval")
-        suffix = f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})" if interval else ""
-        return f"{100 * row[name]:.1f}{suffix}"
+        suffix = f"\n({100 * interval[0]:.1f}-{100 * interval[1]:.1f})" if interval else ""
+        return f"{100 * row[name]:.1f} %{suffix}"
 
     rows = [
         {
             "method": row["method"],
             "bits": row["n_bits"],
-            "FNR % at 1 % FPR": percent(row, "fnr_at_1e-2"),
-            "at 0.1 %": percent(row, "fnr_at_1e-3"),
-            "at 0.01 %": percent(row, "fnr_at_1e-4"),
-            "FPR95 %": percent(row, "fpr95"),
+            "FNR at\n1 % FPR": percent(row, "fnr_at_1e-2"),
+            "at\n0.1 %": percent(row, "fnr_at_1e-3"),
+            "at\n0.01 %": percent(row, "fnr_at_1e-4"),
+            "FPR95": percent(row, "fpr95"),
             "AUC": f"{row['auc']:.4f}",
         }
         for row in result["rows"]

@@ -330,8 +330,7 @@ def verify(path: IndexArgument, as_json: Json = False) -> None:
 
     with waiting("reading"):
         damage = HammingIndex.verify(path)
-    text = "; ".join(damage) or "none"
-    show({"index": str(path), "damage": damage if as_json else text}, as_json)
+    show({"index": str(path), "damage": damage}, as_json)
     if damage:
         raise typer.Exit(1)
 

@@ -15,7 +15,8 @@ from .guard import check_writable
 from .options import Jobs, Json, MaxPixels
 
 if TYPE_CHECKING:
-    from ..vision import HashedSIFT
+    from ..hashers import BaseHasher
+    from ..vision import HashedSIFT, Photo
 
 app = App(
     help="Index a folder of photographs, and find those that show the same objects as a query."
@@ -104,10 +105,10 @@ def match(
     Matches are mutual nearest neighbours that pass the ratio test. Inliers are the matches that
     also pass geometric verification.
     """
+    from .._util.progress import waiting
     from ..search.matching import match_codes
-    from ..vision import draw_matches, read_photo, write_matches
-    from ..vision.drawing import stack_images, write_image
-    from ..vision.match_files import SUFFIXES
+    from ..vision.drawing import draw_matches, stack_images, write_image
+    from ..vision.match_files import SUFFIXES, write_matches
     from ..vision.opencv_baselines import NAMES, match_by_baseline
     from ..vision.photo_matching import read_image, verify_matches
     from .output import show
@@ -115,15 +116,13 @@ def match(
     for path in out or ():
         _check_match_output(path)
         check_writable(path, a, b, model)
-    extractor = _hashed_sift(model, bits, features, default_bits=256)
-    left, right = photos = tuple(
-        read_photo(path, extractor, size, max_pixels=max_pixels) for path in (a, b)
-    )
+    with waiting("finding keypoints"):
+        photos, n_bits = _encode_two(a, b, model, bits, features, size, max_pixels)
+    left, right = photos
     for photo in photos:
         if not len(photo.codes):
             raise ValueError(f"{photo.name} has no keypoints: it shows too little texture")
     chosen: Any = geometry.value
-    n_bits = extractor.model.n_bits_
     start = time.perf_counter()
     pairs, distances = match_codes(left.codes, right.codes, ratio=ratio, n_jobs=jobs)
     seconds = time.perf_counter() - start
@@ -158,7 +157,7 @@ def match(
         drawn = [draw_matches(seen_a, seen_b, m, text, names=names) for m, text in captions]
         write_image(stack_images(drawn), path)
     if out:
-        result["written"] = ", ".join(map(str, out))
+        result["written"] = [str(path) for path in out]
     show(result, as_json)
 
 
@@ -249,7 +248,7 @@ def search(
     rows = [
         {
             "photograph": str(result.path),
-            "verified": "yes" if result.is_verified else "no",
+            "verified": result.is_verified,
             "inliers": result.n_inliers,
             "matches": len(result.matches.pairs),
             "votes": result.votes,
@@ -271,16 +270,45 @@ def _check_match_output(path: Path) -> None:
         )
 
 
+def _encode_two(
+    a: Path,
+    b: Path,
+    model: Path | None,
+    bits: int | None,
+    n_features: int,
+    size: int,
+    max_pixels: int,
+) -> tuple[tuple[Photo, Photo], int]:
+    """Return two photographs with their codes, and the length of the codes.
+
+    Keypoints are detected while the model is loaded, as most of that time goes into the import of
+    scikit-learn.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ..vision.detection import detect_sift, encode_detected
+
+    with ThreadPoolExecutor(2) as pool:
+        detected = [pool.submit(detect_sift, p, n_features, size, max_pixels) for p in (a, b)]
+        hasher = _load_model(model, bits, default_bits=256)
+        left, right = (future.result() for future in detected)
+    return (encode_detected(left, hasher), encode_detected(right, hasher)), hasher.n_bits_
+
+
+def _load_model(path: Path | None, bits: int | None, default_bits: int) -> BaseHasher:
+    """Load the model in the package, or a model file."""
+    from .. import BaseHasher, load_pretrained
+
+    if path is None:
+        return load_pretrained("sift", n_bits=bits or default_bits)
+    hasher = BaseHasher.load(path)
+    return hasher if bits is None else hasher.truncate(bits)
+
+
 def _hashed_sift(
     model: Path | None, bits: int | None, n_features: int, default_bits: int
 ) -> HashedSIFT:
     """Return SIFT with codes, from the model in the package or from a model file."""
-    from .. import BaseHasher
     from ..vision import HashedSIFT
 
-    if model is None:
-        return HashedSIFT(bits or default_bits, n_features)
-    hasher = BaseHasher.load(model)
-    if bits is not None:
-        hasher = hasher.truncate(bits)
-    return HashedSIFT(n_features=n_features, model=hasher)
+    return HashedSIFT(n_features=n_features, model=_load_model(model, bits, default_bits))

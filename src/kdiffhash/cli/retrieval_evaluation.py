@@ -243,23 +243,25 @@ def _read_csv(path: Path) -> tuple[NDArray[np.int64], Values]:
 
 
 def readable(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with measures and their confidence intervals as short texts."""
+    """Return the result with measures in percent, above their confidence intervals."""
 
-    def text(row: dict[str, Any], name: str) -> str:
+    def percent(row: dict[str, Any], name: str, *, interval: bool = True) -> str:
         if name not in row:
             return "-"
-        interval = row.get(f"{name}_interval")
-        return f"{row[name]:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
+        bounds = row.get(f"{name}_interval") if interval else None
+        suffix = f"\n({100 * bounds[0]:.1f}-{100 * bounds[1]:.1f})" if bounds else ""
+        return f"{100 * row[name]:.1f}{suffix}"
 
-    titles = {
-        **{name: name.replace("_at_", "@") for name in MEASURES},
-        "kept_recall_at_10": "kept of recall@10",
-    }
     rows = [
         {
-            "method": row["method"],
-            "bytes": -(-row["bits"] // 8),
-            **{title: text(row, name) for name, title in titles.items()},
+            "method": row["method"].replace(", ", ",\n"),
+            "size": f"{-(-row['bits'] // 8)} B",
+            "recall\n@1, %": percent(row, "recall_at_1", interval=False),
+            "recall\n@10, %": percent(row, "recall_at_10"),
+            "recall\n@100, %": percent(row, "recall_at_100", interval=False),
+            "nDCG\n@10, %": percent(row, "ndcg_at_10", interval=False),
+            "MRR,\n%": percent(row, "mrr", interval=False),
+            "of floats'\nrecall@10, %": percent(row, "kept_recall_at_10"),
         }
         for row in result["rows"]
     ]

@@ -84,7 +84,7 @@ def study(
     report = {
         "report": str((out / "index.html").resolve()),
         "figures": str((out / "figures").resolve()),
-        "numbers": f"{(out / 'results.json').resolve()}, results.csv",
+        "numbers": [str((out / f"results.{kind}").resolve()) for kind in ("json", "csv")],
     }
     if as_json:
         claims = [asdict(claim) for claim in results.extras["claims"]]

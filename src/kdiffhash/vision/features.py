@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._util.extras import need
 from ..codes import Codes, n_bytes
-from ..hashers import BaseHasher
-from ..hashers.pretrained import load_pretrained
+
+if TYPE_CHECKING:
+    from ..hashers import BaseHasher
 
 Image = NDArray[np.uint8]
 
@@ -182,6 +183,8 @@ class HashedSIFT(HashedFeatures):
         model: BaseHasher | None = None,
         **options: Any,
     ) -> None:
+        from ..hashers.pretrained import load_pretrained
+
         self.options = {"n_features": n_features, **options}
         sift = need("cv2", "vision").SIFT_create(nfeatures=n_features, **options)
         super().__init__(sift, load_pretrained("sift", n_bits=n_bits) if model is None else model)
