@@ -14,10 +14,22 @@ ifneq ($(wildcard ../shared/embeddings),)
 export KDIFFHASH_EMBEDDINGS ?= $(abspath ../shared/embeddings)
 endif
 
-.PHONY: demo test sanitize aarch64 selftest soak lint format docs bench clean
+.PHONY: demo test sanitize aarch64 selftest soak lint format docs bench dist clean
 
-demo: $(VENV)/.run
-	$(BIN)/kdiffhash study --quick --out demo-report
+demo:
+	@echo 'The demo takes about two minutes. It writes to this folder and to your cache folder:'
+	@echo '  1. an environment in .venv: packages are downloaded, the core is compiled (once; a minute)'
+	@echo '  2. a short version of the study on images that come with the packages (a minute)'
+	@echo '  3. its report in demo-report/index.html'
+	@echo
+	@$(MAKE) --no-print-directory $(VENV)/.run
+	@echo '[2 and 3] training, measuring and writing the report'
+	@$(BIN)/kdiffhash study --quick --out demo-report
+	@echo
+	@echo 'Next, with your own files:'
+	@echo '  . .venv/bin/activate                                      # puts kdiffhash on the path'
+	@echo '  kdiffhash match A.jpg B.jpg -o matches.jpg                # two photographs of the same object'
+	@echo '  kdiffhash train rows.npy --labels y.npy -o my.model       # your own rows (n, d) and labels (n)'
 
 # For a quick run: pytest -m "not slow and not network"
 test: lint $(if $(filter Linux,$(shell uname)),sanitize)
@@ -78,7 +90,18 @@ bench: $(VENV)/.dev
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/write_tables.py
 
+# Wheel and sdist, each installed and used in an empty environment.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	KDIFFHASH_DIST=$(abspath dist) $(BIN)/python -m pytest -q -p no:cacheprovider tests/test_public.py -k empty_environment
+	@ls -l dist
+
 $(VENV)/bin/python:
+	@echo '[1] creating $(VENV) with $(PYTHON)'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'error: Python 3.11 or later is needed; name it by make PYTHON=python3.12'; exit 1; }
+	@command -v $(CXX) > /dev/null || { echo 'error: no C++ compiler found; run: apt-get install g++'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # The core is compiled by the installation, which is repeated when a C++ file has changed. In the development environment,
@@ -86,6 +109,7 @@ $(VENV)/bin/python:
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*)
+	@echo '[1] installing packages and compiling the core'
 	$(INSTALL) 'scikit-build-core>=0.10' 'nanobind>=2.4' cmake ninja
 	$(INSTALL) --no-build-isolation -e '.[study]'
 	touch $@

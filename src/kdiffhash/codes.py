@@ -166,9 +166,13 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None) -> Codes:
     """Return `codes` as an array, or raise ValueError if they are not packed codes."""
     array: NDArray[Any] = np.asarray(codes)
     if array.dtype != np.uint8 or array.ndim == 0:
+        advice = (
+            "encode rows of floats with hasher.transform, or kdiffhash encode on the command line"
+            if array.dtype.kind == "f"
+            else "pack bits with kdiffhash.pack"
+        )
         raise ValueError(
-            f"codes must be packed uint8 rows, got {array.dtype} of shape {array.shape}; "
-            "pack bits with kdiffhash.pack"
+            f"codes must be packed uint8 rows, got {array.dtype} of shape {array.shape}; {advice}"
         )
     if n_bits is not None:
         if array.shape[-1] != n_bytes(n_bits):

@@ -291,3 +291,51 @@ main()
     assert "error: File too large" in done.stderr
     assert out.read_bytes() == b"old codes"
     assert [p.name for p in tmp_path.iterdir()] == ["codes.npy"]
+
+
+def test_eval_warns_about_the_training_data_and_too_few_pairs(folder, tmp_path, command, capfd):
+    def run(*words):
+        line = [sys.executable, "-m", "kdiffhash", *map(str, words), "--resamples", "0"]
+        return subprocess.run(line, capture_output=True, text=True, check=True).stderr
+
+    model = tmp_path / "model"
+    command("train", folder / "all.npz", "-o", model, "--method", "lda", "--bits", 8)
+    result = command("eval", model, folder / "all.npz", "--resamples", 0, "--json")
+    assert result["training_data"] is True
+    assert "was trained on this data" in run("eval", model, folder / "all.npz")
+    assert "trained on this data" not in run("eval", model, folder / "all.npz", "--quiet")
+    X, y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
+    np.savez(tmp_path / "other.npz", X=X[::2], y=y[::2])
+    other = run("eval", model, tmp_path / "other.npz", "--negatives", "2000")
+    assert "trained on this data" not in other
+    assert "2,000 negative pairs are too few" in other
+    assert "0.01 %; it takes at least --negatives 30000" in other
+    # Several training sets are recorded one by one, and the model is otherwise the same.
+    other, plain = tmp_path / "other.npz", kdiffhash.load(model)
+    command("train", other, folder / "all.npz", "-o", model, "--method", "lda", "--bits", 8)
+    assert "was trained on this data" in run("eval", model, other)
+    kdiffhash.LDAHash(8, random_state=0).fit(X, y).save(tmp_path / "plain")
+    np.testing.assert_array_equal(
+        plain.transform(X), kdiffhash.load(tmp_path / "plain").transform(X)
+    )
+
+
+def test_train_warns_about_more_bits_than_classes(objects, tmp_path, command, capsys):
+    X, y = objects
+    np.savez(tmp_path / "few.npz", X=X, y=y % 5)
+    line = [sys.executable, "-m", "kdiffhash", "train", "few.npz", "-o", "m", "--method", "lda"]
+    done = subprocess.run(
+        [*line, "--bits", "8"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "8 bits were learned from 5 classes" in done.stderr
+    done = subprocess.run(
+        [*line, "--bits", "4"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_floats_given_to_search_are_refused_with_what_to_do(folder, tmp_path, command):
+    command("encode", folder / "model", folder / "x.npy", "-o", tmp_path / "codes.npy")
+    command("index", "build", tmp_path / "codes.npy", "-o", tmp_path / "i", "--bits", 20)
+    message = command("index", "search", tmp_path / "i", folder / "x.npy", fail=True)
+    assert "kdiffhash encode" in message

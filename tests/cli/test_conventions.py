@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer
 
-import kdiffhash
+import kdiffhash.cli
 from kdiffhash.cli.app import Command, Group
 from kdiffhash.cli.commands import app
 from kdiffhash.cli.help_page import PANELS, choices_of, kinds_of, value_type
@@ -169,3 +169,46 @@ def test_bash_completes_commands_options_and_choices(tmp_path):
     assert "--method" in complete("kdiffhash train --m")
     assert complete("kdiffhash train --method kernel-l") == ["kernel-lda"]
     assert {"--quiet", "--verbose"} <= set(complete("kdiffhash train --"))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("File too large: /d/.codes.npy.0a1b2c3d.part", "File too large: /d/codes.npy"),
+        ("Permission denied: .my.model.ffffffff.part", "Permission denied: my.model"),
+        ("Permission denied: /cache/scenes/.trevi.lock", "Permission denied: /cache/scenes/trevi"),
+        ("see part 3 of codes.part", "see part 3 of codes.part"),
+    ],
+)
+def test_messages_name_the_output_and_not_its_temporary_file(message, expected):
+    assert kdiffhash.cli.named_by_user(message) == expected
+
+
+@pytest.mark.skipif(not shutil.which("setpriv") or os.getuid(), reason="needs root and setpriv")
+@pytest.mark.parametrize("program", ["train", "encode", "index build"])
+def test_an_output_that_may_not_be_written_is_named(objects, tmp_path, program):
+    X, y = objects
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    model = kdiffhash.LDAHash(8, random_state=0).fit(X, y)
+    model.save(tmp_path / "model")
+    np.save(tmp_path / "codes.npy", model.transform(X))
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    for folder in (*tmp_path.parents[:3], tmp_path):
+        folder.chmod(0o755)
+    closed.chmod(0o555)
+    inputs = {"train": ["rows.npz", "--method", "lda"], "encode": ["model", "rows.npz"]}
+    line = [*program.split(), *inputs.get(program, ["codes.npy"]), "-o", "closed/out.npy"]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*user, sys.executable, "-m", "kdiffhash", *line],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "closed is not writable" in done.stderr
+    assert ".part" not in done.stderr

@@ -7,6 +7,7 @@ functions, so that `--help` is fast.
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from .interrupt import exiting_on_interrupt
@@ -28,7 +29,7 @@ def run() -> None:
     except (ValueError, OSError, MemoryError, ImportError) as error:
         if _is_verbose():
             raise
-        print(f"error: {_error_message(error)}", file=sys.stderr)
+        print(f"error: {named_by_user(_error_message(error))}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -37,6 +38,12 @@ def _is_verbose() -> bool:
     from .app import verbosity
 
     return bool(verbosity["verbose"] or os.environ.get("KDIFFHASH_TRACEBACK"))
+
+
+def named_by_user(message: str) -> str:
+    """Return a message with the names of outputs in place of those of temporary and lock files."""
+    message = re.sub(r"\.([^/\\\s]+)\.[0-9a-f]{8}\.part\b", r"\1", message)
+    return re.sub(r"\.?([^/\\\s.][^/\\\s]*)\.lock\b", r"\1", message)
 
 
 def _error_message(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,21 +146,40 @@ def _by_pairs(
     from .._util.progress import waiting
     from .evaluation import evaluate_model
     from .inputs import read_data
+    from .training_labels import was_trained_on
 
     hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
     with waiting("measuring"):
-        result = evaluate_model(hasher, read_data(data, labels, descriptor), **options)
-    return {"model": str(model), "data": str(data), **result}
+        source = read_data(data, labels, descriptor)
+        result = evaluate_model(hasher, source, **options)
+    is_training_data = was_trained_on(model, source.labels)
+    return {"model": str(model), "data": str(data), "training_data": is_training_data, **result}
 
 
 def _warn(result: dict[str, Any]) -> None:
-    """Warn on standard error if the rows are far from the training rows of the model."""
+    """Warn if the rows are training rows or far from them, or too few to measure a rate."""
+    from .output import warn
+
+    if result.get("training_data"):
+        warn(
+            "the model was trained on this data, so that its error rates are too low; measure them "
+            "on data with other labels"
+        )
+    unknown = [
+        float(name.removeprefix("fnr_at_"))
+        for name, value in result["rows"][0].items()
+        if name.startswith("fnr_at_") and value is None
+    ]
+    if unknown:
+        warn(
+            f"{result['negatives']:,} negative pairs are too few to measure the FNR at an FPR of "
+            f"{100 * min(unknown):g} %; it takes at least --negatives {round(3 / min(unknown))}"
+        )
     far = [name for name, shift in result.get("domain_shift", {}).items() if shift["is_far"]]
     if far:
-        print(
-            f"warning: the {' and the '.join(far)} are far from the rows that the model was "
+        warn(
+            f"the {' and the '.join(far)} are far from the rows that the model was "
             "trained on; learned codes belong to the domain they were learned on, so learn them "
-            "again from pairs of this one, or compare them with sign bits",
-            file=sys.stderr,
+            "again from pairs of this one, or compare them with sign bits"
         )

@@ -126,7 +126,7 @@ def train(
     import kdiffhash
 
     from .._util.progress import waiting
-    from .inputs import is_scene, pairs_of, paths_of, read_all
+    from .inputs import is_scene, pairs_of, paths_of, read_all, read_data
     from .output import show
 
     check_writable(out, paths_of(data), labels)
@@ -165,6 +165,7 @@ def train(
                 groups = source.groups if across_groups else None
                 hasher.fit_pairs(rows, pairs, similar, source.labels, groups)
     hasher.save(out)
+    _record_and_warn(out, hasher, source, [read_data(path, labels, descriptor) for path in data])
     show(
         {
             "model": str(out),
@@ -176,6 +177,27 @@ def train(
         },
         as_json,
     )
+
+
+def _record_and_warn(out: Path, hasher: Any, source: Data, inputs: list[Data]) -> None:
+    """Record the labels in the model file, and warn if there are too few for the bits."""
+    import numpy as np
+
+    from .output import warn
+    from .training_labels import record_labels
+
+    labels = [data.labels for data in inputs if data.labels is not None]
+    if labels:
+        record_labels(out, labels)
+    if source.labels is None or not type(hasher).__name__.endswith("LDAHash"):
+        return
+    n_classes = len(np.unique(np.asarray(source.labels)))
+    if hasher.n_bits_ >= n_classes:
+        warn(
+            f"{hasher.n_bits_} bits were learned from {n_classes} classes, which carry "
+            f"{n_classes - 1} directions; the bits after these add little: use --bits "
+            f"{n_classes - 1}, or more classes"
+        )
 
 
 @contextmanager

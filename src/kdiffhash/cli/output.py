@@ -18,6 +18,7 @@ _TITLES = {  # of values whose unit is printed with the number
 }
 _IDS = {"id", "ids", "a", "b", "query", "representative", "format", "seed", "others"}
 _NUMBER = re.compile(r"(-|[-+]?\d[\d,.e+-]*( [\w%µ/]+)?)(\n.*)?$")  # also with a unit, or unknown
+_IN_ONE_LINE = 4  # values of a dictionary that are printed in one line
 _NARROWEST = 24  # columns that a long text gets at least
 
 
@@ -31,8 +32,13 @@ def show(result: dict[str, Any], as_json: bool) -> None:
 
     console = Console()
     for name, value in result.items():
-        if name != "rows":
-            line = Text.assemble((f"{title(name)}:", "bold"), f" {text(value, name)}")
+        if name == "rows":
+            continue
+        lines = [("", name, value)]
+        if isinstance(value, dict) and len(value) > _IN_ONE_LINE:
+            lines = [("", name, ""), *(("  ", key, item) for key, item in value.items())]
+        for indent, key, item in lines:
+            line = Text.assemble((f"{indent}{title(key)}:", "bold"), f" {text(item, key)}")
             console.print(line, highlight=False, soft_wrap=True)
     if result.get("rows"):
         _show_table(console, result["rows"])
