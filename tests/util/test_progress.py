@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kdiffhash import KernelLDAHash
-from kdiffhash._util.progress import is_shown, progress, shown, waiting
+from kdiffhash._util import progress as progress_module
+from kdiffhash._util.progress import is_shown, next_step, progress, report, shown, steps, waiting
 from kdiffhash.cli.commands import app
 
 
@@ -121,3 +122,30 @@ def test_refinement_shows_a_bar_in_the_train_command_but_not_in_fit(terminal, pa
     assert "refining" in terminal.text
     assert "100%" in terminal.text
     assert not is_shown()
+
+
+def test_steps_share_one_bar(terminal):
+    done = []
+    with steps({"first": 1, "second": 3}, "both", verbose=True):
+        next_step("first", 0.5)
+        report(0.5)
+        next_step("first", 0.5)
+        next_step("second", n_passes=2)
+        for _ in range(9):
+            report(0.25)  # more than there is left
+            done.append(progress_module._steps.left)
+    assert done == [65.625, 56.25, 46.875, 37.5, 28.125, 18.75, 9.375, 0.0, 0.0]
+    assert "both" in terminal.text
+    assert "100%" in terminal.text
+    report(1)  # without a bar
+    next_step("third")
+
+
+def test_training_shows_a_bar_that_advances(terminal, pairs_file, tmp_path):
+    parts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_module._Steps, "report", lambda self, part: parts.append(part))
+        command = ["train", str(pairs_file), "--out", str(tmp_path / "m"), "--basis", "40"]
+        app([*command, "--bits", "16"], standalone_mode=False)
+    assert "learning" in terminal.text
+    assert len(parts) >= 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _enabled = False  # whether bars are shown without `verbose`
 _is_drawing = False  # whether a bar is on the terminal
+_steps: _Steps | None = None  # the steps of the bar on the terminal
 _log_start: float | None = None  # when the log of steps started, if there is one
 
 
@@ -52,7 +53,7 @@ def log(text: str) -> None:
 @contextmanager
 def progress(
     total: int | None, description: str, verbose: bool = False
-) -> Iterator[Callable[[int], None]]:
+) -> Iterator[Callable[[float], None]]:
     """Show a progress bar on standard error.
 
     It is shown if `verbose` is True or inside `shown`, but not inside another bar.
@@ -83,6 +84,73 @@ def progress(
             yield lambda n_steps: bar.advance(task, n_steps)
         finally:
             _is_drawing = False
+
+
+@contextmanager
+def steps(shares: Mapping[str, float], description: str, verbose: bool = False) -> Iterator[None]:
+    """Show one progress bar for steps of different lengths.
+
+    Parameters
+    ----------
+    shares : mapping of str to float
+        The expected time of each step, in any unit. `next_step` begins a step, and `report` tells
+        what is done of it.
+    description : str
+        Text in front of the bar.
+    verbose : bool, default=False
+        Show the bar outside `shown` too.
+    """
+    global _steps
+    if _steps is not None:
+        yield
+        return
+    total = sum(shares.values())
+    with progress(100, description, verbose) as advance:
+        _steps = _Steps({name: 100 * share / total for name, share in shares.items()}, advance)
+        try:
+            yield
+            _steps.finish()
+        finally:
+            _steps = None
+
+
+def next_step(name: str, part: float = 1.0, n_passes: int = 1) -> None:
+    """Begin a step of the bar of `steps`, if there is one.
+
+    The step may be begun several times, for a `part` of it each. What is reported until the next
+    step is divided by the number of passes.
+    """
+    if _steps is not None:
+        _steps.begin(name, part, n_passes)
+
+
+def report(fraction: float) -> None:
+    """Report that a fraction of the current step is done, if there is one."""
+    if _steps is not None:
+        _steps.report(fraction)
+
+
+class _Steps:
+    """The steps of a bar, with their shares of it."""
+
+    def __init__(self, shares: Mapping[str, float], advance: Callable[[float], None]) -> None:
+        self.shares, self.advance = shares, advance
+        self.share = self.left = 0.0  # of the current step: of one pass, and what is left
+
+    def begin(self, name: str, part: float, n_passes: int) -> None:
+        self.finish()
+        log(name)
+        self.left = part * self.shares[name]
+        self.share = self.left / n_passes
+
+    def report(self, fraction: float) -> None:
+        done = min(self.left, fraction * self.share)
+        self.left -= done
+        self.advance(done)
+
+    def finish(self) -> None:
+        self.advance(self.left)
+        self.left = 0.0
 
 
 def waiting(description: str, verbose: bool = False) -> AbstractContextManager[object]:

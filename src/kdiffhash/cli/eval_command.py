@@ -143,16 +143,14 @@ def _by_pairs(
     options: dict[str, Any],
 ) -> dict[str, Any]:
     from .. import BaseHasher
-    from .._util.progress import waiting
     from .evaluation import evaluate_model
     from .inputs import read_data
     from .training_labels import was_trained_on
 
     hasher = BaseHasher.load(model)
     hasher.n_jobs = jobs
-    with waiting("measuring"):
-        source = read_data(data, labels, descriptor)
-        result = evaluate_model(hasher, source, **options)
+    source = read_data(data, labels, descriptor)
+    result = evaluate_model(hasher, source, **options)
     is_training_data = was_trained_on(model, source.labels)
     return {"model": str(model), "data": str(data), "training_data": is_training_data, **result}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.progress import progress, waiting
 from ..codes import hamming, truncate
 from ..evaluate.bootstrap import bootstrap
 from ..evaluate.pair_distances import euclidean
@@ -41,8 +42,9 @@ def evaluate_model(
         pairs, similar = data.scene.test_pairs(n_negatives, random_state=seed)
     used, members = np.unique(pairs, return_inverse=True)
     left, right = members.reshape(-1, 2).T
-    rows = np.asarray(data.rows[used])
-    codes = hasher.transform(rows)
+    with waiting("encoding"):
+        rows = np.asarray(data.rows[used])
+        codes = hasher.transform(rows)
     if bits and max(bits) > hasher.n_bits_:
         raise ValueError(
             f"--bits {max(bits)} is longer than the codes: the model has {hasher.n_bits_} bits"
@@ -60,22 +62,26 @@ def evaluate_model(
     objects = None if data.labels is None else np.asarray(data.labels)[pairs]
     if objects is not None and np.any(objects[similar, 0] != objects[similar, 1]):
         objects = None  # explicit pairs that contradict the labels
+    bootstrapped = {"fnr_at_1e-3", "fpr95"} if n_resamples and objects is not None else set()
+    work = {name: n_resamples / 2 if name in bootstrapped else 1 for name in _RATES}
     table = []
-    for (name, n_bits), values in distances.items():
-        row: dict[str, Any] = {"method": name, "n_bits": n_bits}
-        for rate_name, rate in _RATES.items():
-            fpr = rate_name.removeprefix("fnr_at_")
-            if fpr != rate_name and float(fpr) * (~similar).sum() < 3:
-                row[rate_name] = None  # too few negative pairs to measure it
-            elif n_resamples and objects is not None and rate_name in ("fnr_at_1e-3", "fpr95"):
-                interval = bootstrap(
-                    rate, values, similar, objects, n_resamples=n_resamples, random_state=seed
-                )
-                row[rate_name] = interval.value
-                row[f"{rate_name}_interval"] = [interval.low, interval.high]
-            else:
-                row[rate_name] = rate(roc(values, similar))
-        table.append(row)
+    with progress(len(distances) * int(sum(work.values())), "measuring") as advance:
+        for (name, n_bits), values in distances.items():
+            row: dict[str, Any] = {"method": name, "n_bits": n_bits}
+            for rate_name, rate in _RATES.items():
+                fpr = rate_name.removeprefix("fnr_at_")
+                if fpr != rate_name and float(fpr) * (~similar).sum() < 3:
+                    row[rate_name] = None  # too few negative pairs to measure it
+                elif objects is not None and rate_name in bootstrapped:
+                    interval = bootstrap(
+                        rate, values, similar, objects, n_resamples=n_resamples, random_state=seed
+                    )
+                    row[rate_name] = interval.value
+                    row[f"{rate_name}_interval"] = [interval.low, interval.high]
+                else:
+                    row[rate_name] = rate(roc(values, similar))
+                advance(work[rate_name])
+            table.append(row)
     shift = describe_shift(hasher, rows)
     result = {"positives": int(similar.sum()), "negatives": int((~similar).sum())}
     return {**result, "domain_shift": {"rows": shift} if shift else {}, "rows": table}

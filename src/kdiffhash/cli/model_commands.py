@@ -150,8 +150,9 @@ def train(
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()
-    # Refinement shows its own progress bar.
-    with nullcontext() if refine else waiting(f"learning ({method.value})"):
+    # The other methods show their own progress bars.
+    is_silent = method in (Method.boosted, Method.itq)
+    with waiting(f"learning ({method.value})") if is_silent else nullcontext():
         n_pairs: dict[str, int] = {}
         with _rows_of(source, data, descriptor, cluster) as rows:
             if method is Method.itq:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.progress import next_step, steps
 from .._util.threads import one_blas_thread
 from ..learn.encoder import Encoder, compute_features
 from ..learn.kernels import FeatureMap, GaussianMap, IdentityMap
@@ -97,8 +98,38 @@ class ClosedFormHasher(BaseHasher):
         refinement = self._draw_refinement(pairs, similar, labels) if self.refine else None
         samples = self._draw_samples(len(X))
         refinement_pairs = () if refinement is None else (refinement.positives,)
-        rows = gather(X, pairs, *samples.values(), *refinement_pairs)
+        with steps(self._shares(len(pairs), X.shape[1]), "learning", self.verbose):
+            rows, rates = self._solve(X, pairs, similar, samples, refinement_pairs)
+        if refinement is not None:
+            rates = self._refine(rates, rows, refinement, pairs, similar)
+        self._take_bit_rates(rates)
+        self._record_spread(rows, pairs)
 
+    def _shares(self, n_pairs: int, width: int) -> dict[str, float]:
+        """Return how long each step takes relative to the others, as measured on SIFT."""
+        width = int(getattr(self, "n_basis", None) or width)
+        n_bits = 128 if self.n_bits is None else int(self.n_bits)
+        rows = 2e-9 * min(2 * n_pairs, 100_000)
+        return {
+            "gathering rows": 0.2,
+            "computing features": 4 * rows * width,
+            "summing pairs": 8e-12 * n_pairs * width**2,
+            "solving for directions": 1e-9 * width**3,
+            "projecting rows": 3 * rows * width,
+            "choosing thresholds": 1e-8 * n_pairs * n_bits,
+        }
+
+    def _solve(
+        self,
+        X: Any,
+        pairs: Pairs,
+        similar: Similar,
+        samples: dict[str, Numbers],
+        refinement_pairs: tuple[Pairs, ...],
+    ) -> tuple[Any, BitRates]:
+        """Gather rows and solve for directions and thresholds; return the rows and error rates."""
+        next_step("gathering rows")
+        rows = gather(X, pairs, *samples.values(), *refinement_pairs)
         with one_blas_thread():
             self._fit_feature_map(rows, samples)
         features = self._feature_map()
@@ -106,18 +137,17 @@ class ClosedFormHasher(BaseHasher):
         if n_bits > features.width:
             raise ValueError(self._too_many_bits(n_bits, features.width))
         positive, negative = self._moments(rows, features, pairs, similar)
+        next_step("solving for directions")
         self.directions_ = self._directions(positive, negative, n_bits).astype(np.float32)
 
+        next_step("projecting rows")
         # Each distinct row once; `members` are the pairs as positions in `used`.
         used, members = distinct_rows(pairs)
         encoder = Encoder(self.preprocess, features, self.directions_)
         projections = encoder.columns(rows[used], self.n_jobs)
+        next_step("choosing thresholds")
         rates = find_thresholds(projections, members, similar, self.threshold_weight, self.n_jobs)
-        if refinement is not None:
-            del projections  # refinement needs the memory
-            rates = self._refine(rates, rows, refinement, pairs, similar)
-        self._take_bit_rates(rates)
-        self._record_spread(rows, pairs)
+        return rows, rates
 
     def _moments(
         self, rows: Any, features: FeatureMap, pairs: Pairs, similar: Similar
@@ -127,12 +157,15 @@ class ClosedFormHasher(BaseHasher):
         sums = {True: zeros, False: zeros}
         fixed_point = features.in_unit_interval
         for used, members, is_positive in _batches_of(pairs, similar, features.width):
+            next_step("computing features", len(members) / len(pairs))
             values = compute_features(
                 rows[used], self.preprocess, features, self.n_jobs, fixed_point=fixed_point
             )
             for kind in sums:
                 chosen = members[is_positive == kind]
                 if len(chosen):
+                    part, n_passes = len(chosen) / len(pairs), 2 if self._needs_cross else 1
+                    next_step("summing pairs", part, n_passes)
                     sums[kind] += PairMoments.of(
                         values, chosen, cross=self._needs_cross, n_jobs=self.n_jobs
                     )

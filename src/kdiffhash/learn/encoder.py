@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from .._core import pack_above, recompute_rows, recompute_sums
 from .._util.files import scratch_array
+from .._util.progress import report
 from .._util.threads import run_tiles
 from ..codes import Codes, n_bytes
 from .kernels import FeatureMap, GaussianMap, Rows
@@ -86,6 +87,7 @@ def compute_features(
         def work(start: int, stop: int) -> None:
             values = worker.features(X, start, stop)[: stop - start, : features.width]
             out[start:stop] = to_fixed_point(values) if fixed_point else values
+            report((stop - start) / len(X))
 
         return work
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._util.progress import report
 from .._util.threads import n_threads, run_tiles, sum_tiles
 from .pairs import Pairs
 
@@ -105,6 +106,7 @@ class PairMoments:
             def term(start: int, stop: int) -> NDArray[np.float64]:
                 left = features[pairs[start:stop, 0]].astype(np.float64)
                 block = combine(left, features[pairs[start:stop, 1]], out=left)
+                report((stop - start) / len(pairs))
                 return np.asarray(block.T @ block)
 
             return sum_tiles(lambda: term, len(pairs), _TILE, (features.shape[1],) * 2, n_jobs)
@@ -262,6 +264,7 @@ def _fixed_point_gram(
 
         def work(start: int, stop: int) -> None:
             _core.add_gram(features, left[start:stop], right[start:stop], sign, shift, total)
+            report((stop - start) / len(pairs))
 
         return work
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._util.progress import report
 from .._util.threads import run
 from ..codes import Codes
 from .pairs import Pairs, Similar, check_both_kinds
@@ -92,6 +93,7 @@ def find_thresholds(
         fnr[bit] = n_false_negatives / n_positives
         fpr[bit] = 1 - n_true_negatives / n_negatives
         ones[bit] = np.mean(ranks > highest_zero)
+        report(1 / n_bits)
 
     run([partial(solve, bit) for bit in range(n_bits)], n_jobs)
     return BitRates(thresholds, fnr, fpr, ones)
