@@ -128,9 +128,10 @@ def _by_searches(
     jobs: int | None,
 ) -> dict[str, Any]:
     from .._util.progress import waiting
-    from .retrieval_evaluation import evaluate_retrieval
 
     with waiting("measuring"):
+        from .retrieval_evaluation import evaluate_retrieval
+
         return evaluate_retrieval(*files, bits, plot, n_resamples, descriptor, seed, jobs)
 
 
@@ -142,14 +143,17 @@ def _by_pairs(
     jobs: int | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    from .. import BaseHasher
-    from .evaluation import evaluate_model
-    from .inputs import read_data
-    from .training_labels import was_trained_on
+    from .._util.progress import waiting
 
-    hasher = BaseHasher.load(model)
-    hasher.n_jobs = jobs
-    source = read_data(data, labels, descriptor)
+    with waiting("reading"):
+        from .. import BaseHasher
+        from .evaluation import evaluate_model
+        from .inputs import read_data
+        from .training_labels import was_trained_on
+
+        hasher = BaseHasher.load(model)
+        hasher.n_jobs = jobs
+        source = read_data(data, labels, descriptor)
     result = evaluate_model(hasher, source, **options)
     is_training_data = was_trained_on(model, source.labels)
     return {"model": str(model), "data": str(data), "training_data": is_training_data, **result}

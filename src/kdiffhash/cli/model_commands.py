@@ -123,14 +123,16 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Learn a hash from labelled rows or from explicit pairs."""
-    import kdiffhash
-
     from .._util.progress import waiting
-    from .inputs import is_scene, pairs_of, paths_of, read_all, read_data
-    from .output import show
 
-    check_writable(out, paths_of(data), labels)
-    source = read_all(data, labels, descriptor)
+    with waiting("reading"):
+        import kdiffhash
+
+        from .inputs import is_scene, pairs_of, paths_of, read_all, read_data
+        from .output import show
+
+        check_writable(out, paths_of(data), labels)
+        source = read_all(data, labels, descriptor)
     kind: str | None = preprocess.value
     if preprocess is Preprocessing.auto:
         from_scenes = all(is_scene(path) for path in data)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.progress import next_step, steps
-from .._util.threads import one_blas_thread
+from .._util.threads import n_threads, one_blas_thread
 from ..learn.encoder import Encoder, compute_features
 from ..learn.kernels import FeatureMap, GaussianMap, IdentityMap
 from ..learn.moments import PairMoments
@@ -114,7 +114,7 @@ class ClosedFormHasher(BaseHasher):
             "gathering rows": 0.2,
             "computing features": 4 * rows * width,
             "summing pairs": 8e-12 * n_pairs * width**2,
-            "solving for directions": 1e-9 * width**3,
+            "solving for directions": 1e-9 * width**3 * n_threads(self.n_jobs),  # on one thread
             "projecting rows": 3 * rows * width,
             "choosing thresholds": 1e-8 * n_pairs * n_bits,
         }
