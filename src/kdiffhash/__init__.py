@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these 
     from .vision import HashedFeatures as HashedFeatures
     from .vision import HashedSIFT as HashedSIFT
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _names, __getattr__, __dir__ = lazy_names(
     __name__,
