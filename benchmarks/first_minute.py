@@ -8,6 +8,7 @@ Writes `docs/first-minute.svg`, a picture of the terminal with the real output, 
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -60,7 +61,7 @@ def main() -> None:
 
 def draw(steps: list[dict], target: Path) -> None:
     """Draw commands and their output as a terminal."""
-    console = Console(record=True, width=84, file=open(os.devnull, "w"), force_terminal=True)
+    console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
     for step in steps:
         console.print(Text.assemble(("$ ", "green"), (step["command"], "bold")))
         if step["output"]:
