@@ -198,6 +198,8 @@ def check_mutated(case: tuple[str, int]) -> bool:
             assert path.read_bytes() == bad
         try:
             found = content_of(path)
+            if size == "cells":  # must not crash, whatever the cells hold
+                _search_cells(path, not problems)
         except IndexFileError:
             assert problems, "refused, but verify finds nothing"
             try:
@@ -213,6 +215,16 @@ def check_mutated(case: tuple[str, int]) -> bool:
         if problems and size in ("large", "cells"):  # mapped codes are checked by verify only
             raise IndexFileError("; ".join(problems))
         return False
+
+
+def _search_cells(path: Path, intact: bool) -> None:
+    """Search the nearest cells, which are checked only as far as that is safe."""
+    with HammingIndex.open(path) as index:
+        codes = index.get(index.ids[-400::20])
+        for k in (1, 30):
+            distances, ids = index.search(codes, k, recall=0.9)
+            assert (np.diff(distances, axis=1) >= 0).all() or not intact
+            assert not intact or np.isin(ids, index.ids).all()
 
 
 def _check_search(path: Path, seed: int) -> None:
