@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from attack_data_files import KINDS, check_rows, write_rows
+from attack_index import HAS_CELLS, check_mutated
 from attack_models import check_insides, write_models
 from common import CRASHED, Tally, attack, outcome_of
 
@@ -109,9 +110,12 @@ def check_float_queries(rng: np.random.Generator) -> bool:
 def check(folder: Path, seed: int) -> bool:
     """Run one of the checks; the paths of its files are found in the folder."""
     rng = np.random.default_rng(seed)
-    kind = int(rng.integers(5))
+    kind = int(rng.integers(6))
     if kind == 4:
         return check_float_queries(rng)
+    if kind == 5:
+        size = "cells" if HAS_CELLS and rng.random() < 0.7 else "strings"
+        return check_mutated((size, seed))
     if kind == 0:
         return check_encoding(rng)
     if kind == 1:
