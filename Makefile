@@ -63,8 +63,10 @@ aarch64:
 	qemu-aarch64 build/selftest-aarch64
 
 # Attacks on files, servers and the command line, with a fixed seed; at most 30 minutes. Wrong results and crashes must be 0.
-soak: $(VENV)/.dev
-	$(BIN)/python tests/soak/run.py
+# The outcomes are stored, and written to docs/reliability.md.
+soak: $(VENV)/.dev $(if $(filter Linux,$(shell uname)),sanitize)
+	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/write_tables.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -173,6 +173,8 @@ def forge(saved, tmp_path, change):
         lambda h, a: h.update(scalars=[]),
         lambda h, a: a.update(bit_fpr_=np.full(20, 2.0)),
         lambda h, a: a.update(bit_ones_=np.full(20, np.nan)),
+        lambda h, a: a.update(bit_spread_=np.full(20, np.inf)),
+        lambda h, a: a.update(bit_spread_=-np.ones(20)),
         lambda h, a: a.update(thresholds_=a["thresholds_"][:, None]),
         lambda h, a: a.update(
             directions_=np.empty((10**12, 0), np.float32), basis_=np.empty((0, 12), np.float32)

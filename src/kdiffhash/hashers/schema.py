@@ -120,7 +120,7 @@ FITTED: Mapping[str, Array | Value] = {
     "bit_fnr_": _RATE,
     "bit_fpr_": _RATE,
     "bit_ones_": _RATE,
-    "bit_spread_": Array(np.float64, ("bits",), 0.0, math.inf, required=False),
+    "bit_spread_": Array(np.float64, ("bits",), 0.0, _MAX_FLOAT64, required=False),
     "bit_weights_": Array(np.float64, ("bits",), 0.0, math.inf, required=False),
     "directions_": Array(np.float32, ("bits", "features")),
     "gamma_": Value(_TINY, _HUGE),
