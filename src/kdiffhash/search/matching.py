@@ -152,7 +152,7 @@ def _match(
 def _match_two_way(
     a: Words, b: Words, ratio: float, most: int, n_jobs: int | None
 ) -> tuple[Mask, Int64, Int64]:
-    """Return the same for mutual matches whose ratio test uses the distances of both directions.
+    """Return what `_match` returns, for a ratio test with the distances of both directions.
 
     The sum of both second-nearest distances has to reach a bound, and each has to be above the
     distance of the match. So once the first is known, the second only has to be compared with the
@@ -162,8 +162,8 @@ def _match_two_way(
     most = min(most, n_bits)
     sums = _sum_bounds(n_bits, ratio)
     distances = np.arange(n_bits + 3)
+    # From this second distance on, the other direction only has to be above the distance.
     bound_of = np.clip(sums - distances - 1, distances + 1, n_bits + 1)
-    bound_of = np.minimum(bound_of, n_bits + 1)  # beyond it, the other direction does not matter
     bounds = np.full(len(a), bound_of[most], np.int64)
     best, second, nearest = _nearest(b, a, bounds, bound_of, n_jobs, exact_second=True)
     rows = np.flatnonzero(best <= most)

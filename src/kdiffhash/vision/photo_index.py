@@ -229,12 +229,13 @@ class PhotoIndex:
                     "SELECT path, number, bytes, changed, length(points) / 8 FROM photos"
                 )
             }
+            inside = f"{root}{os.sep}".replace(2 * os.sep, os.sep)  # also if root is /
             outdated = [
                 which
                 for path, (which, state) in known.items()
-                if Path(path).is_relative_to(root) and states.get(path) != state
+                if path.startswith(inside) and states.get(path) != state
             ]
-            missing = [p for p in known if Path(p).is_relative_to(root) and p not in states]
+            missing = [path for path in known if path.startswith(inside) and path not in states]
             if outdated:
                 photo_database.remove_rows(connection, [number for number, _ in outdated])
                 codes.remove(np.concatenate([_code_ids(*which) for which in outdated]))
