@@ -7,6 +7,7 @@ database and runs its mapper on them.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import statistics
@@ -16,7 +17,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from matching import photo_folder
 from support.harness import arguments, log, report
 from support.markdown import machine_note, size, table
 
@@ -24,6 +24,11 @@ from kdiffhash import load_pretrained
 from kdiffhash.vision.colmap import match_images, read_images, verify_pairs, write_matches
 
 LENGTHS = (128, 256, 512)
+
+
+def photo_folder() -> Path:
+    """Return the folder of the photographs."""
+    return Path(os.environ["KDIFFHASH_PHOTOS"]) / "herz-jesus-p8"
 
 
 def extract(database: Path) -> None:
