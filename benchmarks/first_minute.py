@@ -28,8 +28,10 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> tuple[str, f
     """Run a line in a shell and return its output and its seconds."""
     start = time.perf_counter()
     done = subprocess.run(
-        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=True
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True
     )
+    if done.returncode:
+        raise SystemExit(f"{command}\n{done.stderr}")
     return done.stdout.rstrip(), time.perf_counter() - start
 
 
