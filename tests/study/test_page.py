@@ -103,6 +103,26 @@ def test_values_are_read_with_the_keyboard(page):
     assert page.find_element(By.ID, "roc-values").text.count("100.0 %") == len(curves(page))
 
 
+def test_gallery_begins_with_a_query_on_which_methods_differ(page):
+    found = page.execute_script(
+        "return data.gallery.queries.map(q => Object.values(q.matches).map("
+        "found => found.filter(one => one.correct).length))"
+    )
+    spreads = [max(counts) - min(counts) for counts in found]
+    buttons = page.find_elements(By.CSS_SELECTOR, "#queries button")
+    pressed = [button.get_attribute("aria-pressed") for button in buttons].index("true")
+    assert spreads[pressed] == max(spreads)
+
+
+def test_every_plot_has_a_legend_of_its_methods(page):
+    for plot in ("roc", "size"):
+        named = page.find_elements(By.CSS_SELECTOR, f"#{plot}-legend li")
+        strokes = {curve[1] for curve in curves(page, f"{plot}-plot")}
+        lines = page.find_elements(By.CSS_SELECTOR, f"#{plot}-legend line")
+        assert {line.get_attribute("stroke") for line in lines} == strokes
+        assert all(entry.text.strip() for entry in named)
+
+
 def test_choosing_a_query_shows_its_matches(page):
     def found():
         return page.find_element(By.ID, "found").get_attribute("innerHTML")
@@ -110,12 +130,15 @@ def test_choosing_a_query_shows_its_matches(page):
     buttons = page.find_elements(By.CSS_SELECTOR, "#queries button")
     assert len(buttons) == 5
     before = found()
+    pressed = [button.get_attribute("aria-pressed") for button in buttons].index("true")
+    other = buttons[(pressed + 1) % 5]
     page.execute_script(
-        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", buttons[3]
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", other
     )
-    buttons[3].send_keys(Keys.ENTER)  # by keyboard
+    other.send_keys(Keys.ENTER)  # by keyboard
     assert found() != before
-    assert [b.get_attribute("aria-pressed") for b in buttons].index("true") == 3
+    states = [button.get_attribute("aria-pressed") for button in buttons]
+    assert states.index("true") == (pressed + 1) % 5
     assert len(page.find_elements(By.CSS_SELECTOR, "#found .match")) == 5 * 5
 
 

@@ -79,6 +79,7 @@ function drawRoc() {
     svg.append(make("path", { d: path(points.map(([f, t]) => [roc.sx(f), roc.sy(t)])), fill: "none", class: "curve",
       stroke: colour(curve.method), "stroke-width": width, "stroke-dasharray": data.methods[curve.method].dash }));
   }
+  legend(byId("roc-legend"), [...new Set(roc.curves.map((curve) => curve.method))]);
   roc.cursor = make("line", { class: "cursor", y1: roc.top, y2: roc.bottom, visibility: "hidden" });
   svg.append(roc.cursor);
   readRoc();
@@ -129,6 +130,7 @@ function drawSize() {
   for (let i = 0; i * step < top + step; i++) levels.push({ at: i * step, text: `${Math.round(1000 * i * step) / 10}` });
   const plot = frame(svg, { scale: Math.log2, low: ticks[0].at / 1.15, high: ticks[ticks.length - 1].at * 1.15, ticks, title: "bits" },
     { low: 0, high: levels[levels.length - 1].at, ticks: levels, title: `${RATES[state.rate]}, %` }, 360);
+  legend(byId("size-legend"), [...state.methods].filter((name) => shown.some((one) => one.method === name)));
   for (const name of state.methods) {
     const mine = shown.filter((one) => one.method === name);
     if (!mine.length) continue;
@@ -148,8 +150,14 @@ function drawSize() {
 function gallery() {
   if (!data.gallery) return;
   byId("gallery").hidden = false;
+  const differ = (query) => {  // how much the numbers of correct matches of the methods differ
+    const counts = Object.values(query.matches).map((matches) => matches.filter((match) => match.correct).length);
+    return Math.max(...counts) - Math.min(...counts);
+  };
+  const spreads = data.gallery.queries.map(differ);
+  state.query = spreads.indexOf(Math.max(...spreads));
   data.gallery.queries.forEach((query, i) => {
-    const button = make("button", { type: "button", "aria-pressed": String(i === 0), "aria-label": `Query ${i + 1}` },
+    const button = make("button", { type: "button", "aria-pressed": String(i === state.query), "aria-label": `Query ${i + 1}` },
       make("img", { src: data.gallery.images[query.row], alt: "" }));
     button.addEventListener("click", () => {
       state.query = i;
@@ -173,6 +181,11 @@ function drawFound() {
     return row;
   });
   byId("found").replaceChildren(...rows);
+}
+
+function legend(group, names) {
+  group.replaceChildren(...names.map((name) => make("li", {}, make("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, make("line", {
+    x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": 3, stroke: colour(name), "stroke-dasharray": data.methods[name].dash })), data.methods[name].title)));
 }
 
 function draw() {
