@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from common import CRASHED, REFUSED, RIGHT, WRONG, Tally, attack
 
 import kdiffhash
+from kdiffhash.engines.sqlite import SQLiteStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from interrupting import run_interrupted
@@ -22,6 +25,9 @@ _COMMANDS = [
     ["encode", "model", "rows.npz", "-o", "out/codes"],
     ["index", "build", "codes.npy", "-o", "out/x.index"],
     ["index", "search", "x.index", "codes.npy", "-o", "out/found.npz"],
+    ["index", "duplicates", "x.index", "--groups", "-r", "9", "--keep", "out/keep.txt"],
+    ["sqlite", "import", "codes.npy", "--database", "out/x.db"],
+    ["sqlite", "search", "codes.npy", "--database", "x.db", "-o", "out/found.npz"],
 ]
 
 
@@ -35,6 +41,8 @@ def _make_inputs(folder: Path) -> None:
     np.save(folder / "codes.npy", codes)
     with kdiffhash.HammingIndex.open(folder / "x.index", "a", n_bits=64) as index:
         index.add(codes)
+    with SQLiteStore(folder / "x.db").create(64) as store:
+        store.add(codes)
 
 
 def _is_whole(path: Path) -> bool:
@@ -43,6 +51,13 @@ def _is_whole(path: Path) -> bool:
     if path.name == "x.index":
         with kdiffhash.HammingIndex.open(path) as index:
             return len(index) == 20_000 and not kdiffhash.HammingIndex.verify(path)
+    if path.name.startswith("x.db"):  # or its journal, which undoes what was not committed
+        with closing(sqlite3.connect(path.with_name("x.db"))) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+            query = "SELECT count(*) FROM codes"
+            return not tables or connection.execute(query).fetchone()[0] in (0, 20_000)
+    if path.name == "keep.txt":
+        return path.read_text().endswith("\n")
     if path.suffix == ".npz":
         with np.load(path) as file:
             return file["ids"].shape == (20_000, 10)
