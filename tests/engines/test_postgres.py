@@ -352,6 +352,12 @@ def test_codes_of_another_model_or_length_are_refused(store, dsn, objects):
         store.search(np.zeros((1, 8), np.uint8))
 
 
+@pytest.mark.parametrize("name", ["", "a\0", "a" * 64, "\ud800", 3])
+def test_names_that_no_table_can_have_are_refused(name):
+    with pytest.raises(ValueError, match="the name of a table must be a text of 1 to 63 bytes"):
+        PostgresStore("host=nowhere.invalid", name)
+
+
 @pytest.mark.parametrize(
     "name",
     ['x"; DROP TABLE victims; --', "a'b", "ünïcode ✓", "SELECT", "query", "a.b", "%s {table}", " "],

@@ -14,7 +14,7 @@ from ..codes import Codes, n_bytes
 from ..search.code_store import Upserted
 from ..search.segment import Ids
 from .postgres_connection import Connection
-from .store_rows import Data, Meta, StoreError, encode_data, refuse_other_code
+from .store_rows import Data, Meta, StoreError, encode_data, is_name, refuse_other_code
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # header of binary COPY: no flags, no extension
 END = b"\xff\xff"  # trailer of binary COPY
@@ -43,9 +43,10 @@ class Table:
     def __init__(self, dsn: str, name: str, reconnect_timeout: float) -> None:
         self._psycopg = need("psycopg", "postgres")
         self._sql = need("psycopg.sql", "postgres")
-        if not name or "\0" in name or len(name.encode()) > 63:
+        if not is_name(name) or len(name.encode()) > 63:
             raise ValueError(
-                f"the name of a table must have 1 to 63 bytes and no zero byte, got {name!r}"
+                "the name of a table must be a text of 1 to 63 bytes and no zero byte, got "
+                f"{name!r}"
             )
         self.name = name
         self.connection = Connection(dsn, reconnect_timeout)

@@ -13,7 +13,7 @@ from ..codes import Codes, check_codes, n_bytes
 from ..search.index_format import MAX_BITS
 from ..search.segment import Ids
 from .sqlite_connection import Connection
-from .store_rows import Data, Meta, StoreError, encode_data
+from .store_rows import Data, Meta, StoreError, encode_data, is_name
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Table:
     """A table, by its name, and the connection to its file."""
 
     def __init__(self, connection: Connection, name: str) -> None:
-        if not _is_table_name(name):
+        if not is_name(name) or name.lower().startswith("sqlite_") or name.lower() == _STORES:
             raise ValueError(
                 "the name of a table must be a text with at least 1 character, no zero byte, not "
                 f"start with sqlite_ and not be {_STORES}, got {name!r}"
@@ -183,17 +183,6 @@ class Table:
         for start in range(0, len(ids), _ROWS):
             chunk = json.dumps(ids[start : start + _ROWS].tolist())
             self.execute(f"DELETE FROM {{table}} WHERE {_AMONG}", chunk)
-
-
-def _is_table_name(name: object) -> bool:
-    if not isinstance(name, str) or not name or "\0" in name:
-        return False
-    try:
-        name.encode()  # fails for half of a surrogate pair
-    except UnicodeEncodeError:
-        return False
-    lower = name.lower()
-    return not lower.startswith("sqlite_") and lower != _STORES
 
 
 def _marks(columns: tuple[str, ...]) -> str:

@@ -86,6 +86,17 @@ def encode_data(item: Mapping[str, Any], id_: int) -> str:
         raise ValueError(f"the data of id {id_} cannot be stored as JSON: {error}") from None
 
 
+def is_name(name: object) -> bool:
+    """Return whether a database can name a table so: text in UTF-8 without a zero byte."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    try:
+        name.encode()  # fails for half of a surrogate pair
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def refuse_other_code(id_: int) -> None:
     """Raise because an import has another code for an id that is stored."""
     raise ValueError(f"id {id_} is stored with a different code; use upsert to overwrite it")
