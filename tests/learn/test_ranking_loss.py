@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from kdiffhash import DiffHash, KernelLDAHash, LDAHash
+from kdiffhash import DiffHash, ITQHash, KernelLDAHash, LDAHash
 from kdiffhash.learn.batches import HardBatches
-from kdiffhash.learn.losses import RankingLoss
+from kdiffhash.learn.losses import Batch, NeighborLoss, RankingLoss
 
 PREFIXES = np.array([2, 4, 7])
 
@@ -43,7 +43,7 @@ def test_gradient_is_that_of_the_loss_with_straight_through_bits(n_jobs):
     centred = projections.astype(np.float64) - thresholds
     n = len(centred) // 2
     values = [centred[:n], np.sign(centred[:n]), np.sign(centred[n:])]
-    assert loss.error(projections, thresholds, labels) == pytest.approx(
+    assert loss.error(projections, thresholds, Batch(labels, projections)) == pytest.approx(
         plain_loss(*values, labels, 4.0), rel=1e-4
     )
     slopes = []  # with respect to floats and bits of queries, and bits of documents
@@ -58,15 +58,15 @@ def test_gradient_is_that_of_the_loss_with_straight_through_bits(n_jobs):
             slopes[-1][index] = (ends[0] - ends[1]) / 2e-5
     through = 1.5 * (1 - np.tanh(1.5 * centred) ** 2)
     expected = np.concatenate([slopes[0] + through[:n] * slopes[1], through[n:] * slopes[2]])
-    gradient = loss.gradient(projections, thresholds, labels)
+    gradient = loss.gradient(projections, thresholds, Batch(labels, projections))
     np.testing.assert_allclose(gradient, expected, atol=2e-5)
 
 
 def test_large_temperatures_do_not_overflow():
     projections, thresholds, labels = batch()
     loss = RankingLoss(PREFIXES, 1.0, 1, 80.0)
-    assert np.isfinite(loss.gradient(projections, thresholds, labels)).all()
-    assert np.isfinite(loss.error(projections, thresholds, labels))
+    assert np.isfinite(loss.gradient(projections, thresholds, Batch(labels, projections))).all()
+    assert np.isfinite(loss.error(projections, thresholds, Batch(labels, projections)))
 
 
 def make_sides(n, seed, d=24):
@@ -133,3 +133,79 @@ def test_groups_are_not_negatives_of_each_other():
     assert recall(grouped, make_sides(400, 1), True) > 0.2
     with pytest.raises(ValueError, match="connect all rows of X"):
         clone(hasher).fit_pairs(queries, Y=documents, groups=np.zeros(1600))
+
+
+def plain_neighbor_loss(floats, bits, rows, temperature, sharpness):
+    """Compute the loss by its definition: cross-entropies with the softmax of cosines."""
+    n, total = len(floats), 0.0
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    others = ~np.eye(n, dtype=bool)
+    weights = np.where(others, np.exp(sharpness * (unit @ unit.T)), 0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    for length in PREFIXES:
+        f, b = floats[:, :length], bits[:, :length]
+        for logits in (b @ b.T / length, f @ b.T / np.sqrt(length * (f**2).sum(axis=1))[:, None]):
+            for oriented in (logits, logits.T):
+                values = np.exp(temperature * oriented) * others
+                shares = values / values.sum(axis=1, keepdims=True)
+                total -= (weights[others] * np.log(shares[others])).sum() / 2 / n
+    return total
+
+
+def test_neighbor_loss_compares_with_the_similarity_of_rows():
+    projections, thresholds, _ = batch()
+    rows = np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32)
+    projections, labels = np.tile(projections[:6], (2, 1)), np.tile(np.arange(6), 2)
+    loss = NeighborLoss(PREFIXES, 1.5, 1, 4.0, 3.0)
+    both = Batch(labels, np.tile(rows, (2, 1)))
+    floats = projections[:6].astype(np.float64) - thresholds
+    plain = plain_neighbor_loss(floats, np.sign(floats), rows.astype(np.float64), 4.0, 3.0)
+    assert loss.error(projections, thresholds, both) == pytest.approx(plain, rel=1e-4)
+    # The gradient with respect to the floats alone, which are in no bit's derivative.
+    gradient = loss.gradient(projections, thresholds, both)
+    flat = NeighborLoss(PREFIXES, 1e-9, 1, 4.0, 3.0).gradient(projections, thresholds, both)
+    assert np.abs(gradient - flat).max() > 1e-3
+    bits = np.sign(floats)
+    for index in ((0, 0), (3, 4), (5, 6)):
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = floats.copy()
+            moved[index] += step
+            ends.append(plain_neighbor_loss(moved, bits, rows.astype(np.float64), 4.0, 3.0))
+        assert flat[index] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=2e-5)
+
+
+def kept_neighbors(hasher, X, n_queries=200, k=10):
+    """Compute the share of the ten nearest by cosine that are among the ten nearest codes."""
+    X = X / np.linalg.norm(X, axis=1, keepdims=True)
+    bits = np.sign(hasher.project(X))
+    found = []
+    for scores in (X[:n_queries] @ X.T, bits[:n_queries] @ bits.T):
+        scores[np.arange(n_queries), np.arange(n_queries)] = -np.inf
+        found.append(np.argsort(-scores, axis=1, kind="stable")[:, :k])
+    return np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*found)])
+
+
+def make_sparse_rows(n, seed, d=48):
+    """Draw sums of a few of 300 topics, as embeddings of texts are."""
+    topics = np.random.default_rng(9).normal(size=(300, d)) * np.geomspace(1, 0.2, d)
+    rng = np.random.default_rng(seed)
+    weights = rng.exponential(size=(n, 300)) * (rng.random((n, 300)) < 0.015)
+    return (weights @ topics + 0.2 * rng.normal(size=(n, d))).astype(np.float32)
+
+
+def test_refined_itq_keeps_more_neighbors_of_new_rows(tmp_path):
+    train, test = make_sparse_rows(2000, 0), make_sparse_rows(1000, 1)
+    hasher = ITQHash(32, random_state=0)
+    plain = clone(hasher).fit(train)
+    refined = clone(hasher).set_params(refine=100).fit(train)
+    assert kept_neighbors(refined, test) > kept_neighbors(plain, test) + 0.05
+    refined.save(tmp_path / "m")
+    again = ITQHash.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.transform(test), refined.transform(test))
+    one, three = (
+        clone(hasher).set_params(refine=5, n_jobs=n_jobs).fit(train[:300]) for n_jobs in (1, 3)
+    )
+    np.testing.assert_array_equal(one.directions_, three.directions_)
+    with pytest.raises(ValueError, match="refine must be a non-negative integer"):
+        ITQHash(8, refine=-1).fit(train)

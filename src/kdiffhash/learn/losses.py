@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,13 @@ def run_rows(work: Callable[[int, int], None], n_rows: int, n_jobs: int | None) 
     run_tiles(lambda: work, n_rows, _TILE, n_jobs)
 
 
+class Batch(NamedTuple):
+    """Labels and preprocessed rows of the members of a batch; negatives have other labels."""
+
+    labels: Int64Array
+    rows: Float32Array
+
+
 @dataclass(frozen=True)
 class Loss(ABC):
     """A loss on the projections of a batch.
@@ -61,7 +69,7 @@ class Loss(ABC):
 
     @abstractmethod
     def gradient(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
+        self, projections: Float32Array, thresholds: Float32Array, batch: Batch
     ) -> Float32Array:
         """Return the gradient with respect to the projections, shape (n, n_bits).
 
@@ -70,14 +78,12 @@ class Loss(ABC):
         projections : float32 array of shape (n, n_bits)
             Projections of the members of a batch.
         thresholds : float32 array of shape (n_bits,)
-        labels : int64 array of shape (n,)
-            Labels of the members; negatives have other labels.
+        batch : Batch
+            Labels and rows of the members.
         """
 
     @abstractmethod
-    def error(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
-    ) -> float:
+    def error(self, projections: Float32Array, thresholds: Float32Array, batch: Batch) -> float:
         """Return the error of the hard bits, by which the best hash is chosen."""
 
     def _soft_bits(self, projections: Float32Array, thresholds: Float32Array) -> Float32Array:
@@ -109,11 +115,11 @@ class HardestNegativeLoss(Loss):
     margin: float
 
     def gradient(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
+        self, projections: Float32Array, thresholds: Float32Array, batch: Batch
     ) -> Float32Array:
         """Return the gradient with respect to the projections, shape (n, n_bits)."""
         soft = self._soft_bits(projections, thresholds)
-        nearest, excess = self._hardest_negatives(soft, labels)
+        nearest, excess = self._hardest_negatives(soft, batch.labels)
         scaled = np.maximum(self.sharpness * (excess + self.margin), -80)
         slopes = self.sharpness / (1 + np.exp(-scaled)) / (2 * len(soft) * self.prefixes[:, None])
         slopes = slopes.astype(np.float32)
@@ -126,15 +132,13 @@ class HardestNegativeLoss(Loss):
         gradient *= np.float32(self.slope) * (1 - soft * soft)
         return gradient
 
-    def error(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
-    ) -> float:
+    def error(self, projections: Float32Array, thresholds: Float32Array, batch: Batch) -> float:
         """Return the fraction of (member, prefix) in which the hardest negative is nearer.
 
         Nearer than the partner, that is; ties count half.
         """
         bits = np.where(projections > thresholds, np.float32(1), np.float32(-1))
-        _, excess = self._hardest_negatives(bits, labels)
+        _, excess = self._hardest_negatives(bits, batch.labels)
         return float((excess > 0).mean() + (excess == 0).mean() / 2)
 
     def _hardest_negatives(
@@ -193,13 +197,13 @@ class RankingLoss(Loss):
     temperature: float
 
     def gradient(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
+        self, projections: Float32Array, thresholds: Float32Array, batch: Batch
     ) -> Float32Array:
         """Return the gradient with respect to the projections, shape (n, n_bits)."""
         half = len(projections) // 2
         floats, bits = self._centred(projections, thresholds)
         queries, documents = bits[:half], bits[half:]
-        excluded = _excluded(labels)
+        excluded, targets = self._targets(batch)
         by_bit, by_float = np.empty_like(bits), np.empty_like(queries)
         # The logits' gradients, times the scale of the logits. A bit is in its own prefix and in
         # all longer ones, so these are summed up from the longest prefix to the shortest.
@@ -209,10 +213,10 @@ class RankingLoss(Loss):
             list(self._products(floats, queries, documents))
         ):
             scale = np.float32(self.temperature / high)
-            pull += scale * self._cross_entropy(scale * products, excluded)[1]
+            pull += scale * self._cross_entropy(scale * products, excluded, targets)[1]
             scales = np.float32(self.temperature / np.sqrt(high)) / lengths
             logits = scales * float_products
-            gradient = self._cross_entropy(logits, excluded)[1]
+            gradient = self._cross_entropy(logits, excluded, targets)[1]
             float_pull += scales * gradient
             shrinkage += (gradient * logits).sum(axis=1, keepdims=True) / lengths**2
             own = slice(low, high)
@@ -226,21 +230,19 @@ class RankingLoss(Loss):
         by_bit[:half] += by_float
         return by_bit
 
-    def error(
-        self, projections: Float32Array, thresholds: Float32Array, labels: Int64Array
-    ) -> float:
+    def error(self, projections: Float32Array, thresholds: Float32Array, batch: Batch) -> float:
         """Return the loss."""
         half = len(projections) // 2
         floats, bits = self._centred(projections, thresholds)
-        excluded = _excluded(labels)
+        excluded, targets = self._targets(batch)
         total = 0.0
         for _, high, products, float_products, lengths in self._products(
             floats, bits[:half], bits[half:]
         ):
             logits = np.float32(self.temperature / high) * products
-            total += self._cross_entropy(logits, excluded)[0]
+            total += self._cross_entropy(logits, excluded, targets)[0]
             scales = np.float32(self.temperature / np.sqrt(high)) / lengths
-            total += self._cross_entropy(scales * float_products, excluded)[0]
+            total += self._cross_entropy(scales * float_products, excluded, targets)[0]
         return total
 
     def _centred(
@@ -271,8 +273,15 @@ class RankingLoss(Loss):
             yield low, int(high), products, float_products, np.sqrt(np.maximum(squares, 1e-30))
             low = high
 
+    def _targets(self, batch: Batch) -> tuple[NDArray[np.bool_], Float32Array]:
+        """Return which documents are left out for a query, and the weights of the others."""
+        queries, documents = np.split(batch.labels, 2)
+        excluded = np.equal.outer(queries, documents)
+        np.fill_diagonal(excluded, False)
+        return excluded, np.eye(len(queries), dtype=np.float32)
+
     def _cross_entropy(
-        self, logits: Float32Array, excluded: NDArray[np.bool_]
+        self, logits: Float32Array, excluded: NDArray[np.bool_], targets: Float32Array
     ) -> tuple[float, Float32Array]:
         """Return the loss and its gradient with respect to the logits."""
         n = len(logits)
@@ -286,17 +295,37 @@ class RankingLoss(Loss):
         run_rows(exponentiate, n, self.n_jobs)
         by_row = shares.sum(axis=1, keepdims=True)
         by_column = shares.sum(axis=0, keepdims=True)
-        own = logits.diagonal().astype(np.float64) - self.temperature
         sums = np.log(by_row.ravel()).astype(np.float64) + np.log(by_column.ravel())
-        loss = float((sums / 2 - own).mean())
+        own = np.multiply(targets, logits, dtype=np.float64).sum() / n
+        loss = float(sums.mean() / 2 + self.temperature - own)
         shares *= np.float32(0.5 / n) / by_row + np.float32(0.5 / n) / by_column
-        shares.reshape(-1)[:: n + 1] -= np.float32(1 / n)
+        shares -= np.float32(1 / n) * targets
         return loss, shares
 
 
-def _excluded(labels: Int64Array) -> NDArray[np.bool_]:
-    """Return which documents are not negatives of a query, although not its partner."""
-    queries, documents = np.split(labels, 2)
-    excluded = np.equal.outer(queries, documents)
-    np.fill_diagonal(excluded, False)
-    return np.asarray(excluded)
+@dataclass(frozen=True)
+class NeighborLoss(RankingLoss):
+    """`RankingLoss` whose targets are the similarities of the rows, for rows without labels.
+
+    Both members of a pair are the same row. Instead of one document, the target of a query is a
+    distribution over the other rows of the batch: the softmax of the cosine similarities of the
+    rows, multiplied by `sharpness`. So codes learn to keep the order of neighbours (distillation).
+
+    Attributes
+    ----------
+    sharpness : float
+    """
+
+    sharpness: float
+
+    def _targets(self, batch: Batch) -> tuple[NDArray[np.bool_], Float32Array]:
+        """Return that no row is its own neighbour, and the weights of the other rows."""
+        rows = batch.rows[: len(batch.rows) // 2]
+        lengths = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+        rows = rows / np.maximum(lengths, 1e-30)
+        weights = multiply(rows, np.ascontiguousarray(rows.T), self.n_jobs)
+        itself = np.equal.outer(*np.split(batch.labels, 2))
+        weights = np.exp(np.float32(self.sharpness) * (weights - 1))
+        weights[itself] = 0
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
+        return itself, np.asarray((weights + weights.T) / 2)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,15 @@ from .._util.threads import one_blas_thread
 from .batches import HardBatches, members_of
 from .encoder import compute_features
 from .kernels import FeatureMap, GaussianMap, IdentityMap
-from .losses import HardestNegativeLoss, Loss, RankingLoss, multiply, run_rows
+from .losses import (
+    Batch,
+    HardestNegativeLoss,
+    Loss,
+    NeighborLoss,
+    RankingLoss,
+    multiply,
+    run_rows,
+)
 from .moments import covariance
 from .pairs import Pairs
 
@@ -67,7 +76,7 @@ class Refinement:
     slope : float
         Slope of the soft bits.
     sharpness : float
-        Sharpness of the loss.
+        Sharpness of `HardestNegativeLoss`, or of the targets of `NeighborLoss`.
     margin : float
         Margin of the loss, as a fraction of bits.
     shortest_prefix : int
@@ -77,11 +86,12 @@ class Refinement:
         Fraction of the objects that is held out as the validation set. The result is the hash with
         the lowest error on it, possibly the initial one. With fewer than two held-out objects there
         is no validation set, and the result is the hash after the last step.
-    ranking : bool
-        Whether the loss is `RankingLoss`, for which the first members of pairs are queries and the
-        second ones documents, instead of `HardestNegativeLoss`.
+    goal : {"labels", "ranking", "neighbors"}
+        ``"labels"``: `HardestNegativeLoss`. ``"ranking"``: `RankingLoss`, for which the first
+        members of pairs are queries and the second ones documents. ``"neighbors"``: `NeighborLoss`
+        for rows without labels; each row is paired with itself.
     temperature : float
-        Temperature of `RankingLoss`.
+        Temperature of `RankingLoss` and `NeighborLoss`.
     patience : int
         Early stopping: the number of consecutive evaluations without improvement after which
         refinement stops. There is one evaluation every 50 steps.
@@ -103,7 +113,7 @@ class Refinement:
     shortest_prefix: int = 32
     validation_fraction: float = 0.05
     patience: int = 10
-    ranking: bool = False
+    goal: Literal["labels", "ranking", "neighbors"] = "labels"
     temperature: float = 40.0
 
     @classmethod
@@ -119,7 +129,32 @@ class Refinement:
         -------
         settings : Refinement
         """
-        return cls(steps, learning_rate=1e-2, shortest_prefix=64, ranking=True)
+        return cls(steps, learning_rate=1e-2, shortest_prefix=64, goal="ranking")
+
+    @classmethod
+    def for_neighbors(cls, steps: int) -> Refinement:
+        """Return the settings for rows without labels, chosen on text embeddings.
+
+        Only the whole code is in the loss.
+
+        Parameters
+        ----------
+        steps : int
+            Maximum number of steps.
+
+        Returns
+        -------
+        settings : Refinement
+        """
+        whole = 1 << 30
+        return cls(
+            steps,
+            learning_rate=1e-2,
+            shortest_prefix=whole,
+            goal="neighbors",
+            temperature=30.0,
+            sharpness=50.0,
+        )
 
     def prefixes(self, n_bits: int) -> Int64Array:
         """Return the lengths of the prefixes in the loss, in ascending order."""
@@ -129,8 +164,10 @@ class Refinement:
     def loss(self, n_bits: int, n_jobs: int | None) -> Loss:
         """Return the loss for codes of a length."""
         prefixes = self.prefixes(n_bits)
-        if self.ranking:
+        if self.goal == "ranking":
             return RankingLoss(prefixes, self.slope, n_jobs, self.temperature)
+        if self.goal == "neighbors":
+            return NeighborLoss(prefixes, self.slope, n_jobs, self.temperature, self.sharpness)
         return HardestNegativeLoss(prefixes, self.slope, n_jobs, self.sharpness, self.margin)
 
 
@@ -201,10 +238,12 @@ def refine(
     training, validation = _split_off_validation(positives, pair_labels, settings, rng)
     with one_blas_thread(), progress(settings.steps, "refining", verbose) as advance:
         hard = None
-        if settings.ranking:
+        if settings.goal == "ranking":
             start = _rotated(start, rows, settings.prefixes(len(start.directions)), rng, n_jobs)
             project = partial(_project, start, rows, n_jobs=n_jobs)
             hard = HardBatches(project, training, rng, n_jobs)
+        elif settings.goal == "neighbors":
+            hard = HardBatches(rows.__getitem__, training, rng, n_jobs)
         optimizer = _Optimizer(start, rows, settings, rng, n_jobs)
         best, lowest_error = start, optimizer.validation_error(validation, labels)
         n_without_improvement = 0
@@ -333,7 +372,7 @@ class _Optimizer:
         deviations = np.maximum(deviations, 1e-30)
         directions /= deviations[:, None]
         thresholds = start.thresholds / deviations - directions @ self.feature_mean
-        if settings.ranking and isinstance(start.features, IdentityMap):
+        if settings.goal != "labels" and isinstance(start.features, IdentityMap):
             # Whitened embeddings are overfitted: their weakest components are mostly noise.
             size = np.sqrt(np.mean(directions**2))
             self.whitening = np.asarray(size * np.eye(len(roots)), np.float32)
@@ -380,7 +419,9 @@ class _Optimizer:
         batch = self.rows[members]
         values = compute_features(batch, None, self.features, self.n_jobs)
         projections = multiply(values, self.directions.T, self.n_jobs)
-        grad_projection = self.loss.gradient(projections, self.thresholds, labels[members])
+        grad_projection = self.loss.gradient(
+            projections, self.thresholds, Batch(labels[members], batch)
+        )
         grad_threshold = -grad_projection.sum(axis=0)
         grad_direction = multiply(grad_projection.T, values, self.n_jobs)
         grad_direction += np.outer(grad_threshold, self.feature_mean)
@@ -396,9 +437,10 @@ class _Optimizer:
         """Return the validation error, computed with hard bits, summed over batches."""
         total = 0.0
         for members in batches:
-            values = compute_features(self.rows[members], None, self.features, self.n_jobs)
+            batch = Batch(labels[members], self.rows[members])
+            values = compute_features(batch.rows, None, self.features, self.n_jobs)
             projections = multiply(values, self.directions.T, self.n_jobs)
-            total += self.loss.error(projections, self.thresholds, labels[members])
+            total += self.loss.error(projections, self.thresholds, batch)
         return total
 
     def _basis_gradient(
