@@ -454,8 +454,7 @@ def test_the_commands_index_and_search(collection, tmp_path, run):
     assert (output["query"], output["photographs"]) == (str(collection / "query.jpg"), 6)
     assert output["page"] == str(page.resolve())
     assert [row["photograph"] for row in output["rows"]] == [str(one.path) for one in expected]
-    verified = ["yes" if one.is_verified else "no" for one in expected]
-    assert [row["verified"] for row in output["rows"]] == verified
+    assert [row["verified"] for row in output["rows"]] == [one.is_verified for one in expected]
     assert [row["inliers"] for row in output["rows"]] == [one.n_inliers for one in expected]
     assert [row["matches"] for row in output["rows"]] == [len(o.matches.pairs) for o in expected]
     assert "photographs: 6" in run("search", collection / "query.jpg", *where, "-o", page)
