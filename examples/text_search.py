@@ -174,8 +174,19 @@ def typed() -> Iterator[str]:
     try:
         while text := input("\nsearch: ").strip():
             yield text
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
         print()
+
+
+def number_from(lowest: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number of at least `lowest` from the command line."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {lowest}")
+        return int(text)
+
+    return read
 
 
 def main() -> None:
@@ -184,9 +195,13 @@ def main() -> None:
         "--query", action="append", help="search for this and exit; may be repeated"
     )
     parser.add_argument("--database", type=Path, help="SQLite file; by default a temporary one")
-    parser.add_argument("-k", type=int, default=5, help="number of results")
-    parser.add_argument("--rerank", type=int, default=100, help="candidates that are re-ranked")
+    parser.add_argument("-k", type=number_from(1), default=5, help="number of results")
+    parser.add_argument(
+        "--rerank", type=number_from(0), default=100, help="candidates that are re-ranked"
+    )
     options = parser.parse_args()
+    if options.database and not options.database.parent.is_dir():
+        parser.error(f"--database: there is no folder {options.database.parent}")
     folder = Path(os.environ.get("KDIFFHASH_EMBEDDINGS", ".")) / "debian"
     if not (folder / "short.npy").is_file():
         print("set KDIFFHASH_EMBEDDINGS to the folder that contains debian/short.npy")
