@@ -26,7 +26,7 @@ N_CODES = 1_000_000
 BATCHES = (1, 100)
 LENGTHS = (8, 16, 32, 48)
 FACTORS = (2, 10, 50)  # candidates per result when re-ranking
-REPEATS = 5
+REPEATS = 3
 K = 10
 
 # Colours that colour-blind readers can distinguish, and markers for print in grey.
@@ -242,7 +242,7 @@ def tables(result: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    options = arguments(__doc__, queries=4000, figure=str(FIGURE))
+    options = arguments(__doc__, queries=2000, figure=str(FIGURE))
     from embeddings import OURS
     from support.embedding_methods import METHODS
 

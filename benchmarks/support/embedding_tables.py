@@ -56,7 +56,7 @@ def value_of(rows: list[dict[str, Any]], method: str, measure: str) -> float:
 def by_length(result: dict[str, Any]) -> str:
     """Return recall@10 of the baselines and of all methods that learn from pairs."""
     rows = on_packages(result)
-    learned = {r["method"]: r["method"] for r in rows if r["learned_from"] == "pairs"}
+    learned = {row["method"]: row["method"] for row in rows if row["learned_from"] == "pairs"}
     floats = [
         value_of(rows, name, "recall_at_10") for name in ("float cosine", "float cosine, centred")
     ]

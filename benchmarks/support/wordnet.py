@@ -18,7 +18,7 @@ import numpy as np
 from .embeddings import TextPairs
 from .harness import log
 
-N_MEANINGS = 20_000
+N_MEANINGS = 6_000
 FOLDER = Path(os.environ.get("WORDNET_FOLDER", "/usr/share/wordnet"))
 
 
