@@ -43,7 +43,7 @@ def lines_by_length(
             own = {
                 r["bytes"]: r[measure] for r in rows if (r["method"], r["query"]) == (name, kind)
             }
-            if own:
+            if own.keys() & set(LENGTHS):
                 cells = [f"{own[n]:.3f}" if n in own else "-" for n in LENGTHS]
                 lines.append([title, kind, *cells])
     return lines
