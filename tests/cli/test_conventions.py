@@ -25,7 +25,7 @@ SYNONYMS = {  # what no option is called, and what it is called instead
     **dict.fromkeys(["--descriptors", "--kind"], "--descriptor"),
     **dict.fromkeys(["--format", "--as-json"], "--json"),
     **dict.fromkeys(["--silent", "--no-progress"], "--quiet"),
-    **dict.fromkeys(["--neighbours", "--neighbors", "--top-k", "--top"], "-k"),
+    **dict.fromkeys(["--neighbors", "--top-k", "--top"], "-k"),
     **dict.fromkeys(["--db", "--file"], "--database"),
 }
 
