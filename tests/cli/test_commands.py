@@ -339,3 +339,16 @@ def test_floats_given_to_search_are_refused_with_what_to_do(folder, tmp_path, co
     command("index", "build", tmp_path / "codes.npy", "-o", tmp_path / "i", "--bits", 20)
     message = command("index", "search", tmp_path / "i", folder / "x.npy", fail=True)
     assert "kdiffhash encode" in message
+
+
+def test_warnings_of_python_are_printed_in_one_line(objects, tmp_path):
+    X, y = objects
+    np.savez(tmp_path / "rows.npz", X=np.hstack([X[:, :2], np.zeros((len(X), 2))]), y=y)
+    line = [sys.executable, "-m", "kdiffhash", "train", "rows.npz", "-o", "m", "--bits", "4"]
+    run = [*line, "--method", "diff"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("warning: ")
+    assert "constant" in warning
+    quiet = subprocess.run([*run, "-q"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert quiet.stderr == ""

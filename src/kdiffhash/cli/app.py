@@ -5,6 +5,7 @@ A new group of commands is an `App`; everything here then applies to it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
@@ -57,6 +58,11 @@ _COMMON = _declared(_common)
 verbosity = {"quiet": False, "verbose": False}  # options of the command that runs
 
 
+def _in_one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """Format a warning of Python like those of commands, without a place in the source."""
+    return f"warning: {message}\n"
+
+
 class Command(TyperCommand):
     """A command with the options that all commands accept."""
 
@@ -71,9 +77,9 @@ class Command(TyperCommand):
         if all(verbosity.values()):
             raise ValueError("--quiet and --verbose exclude each other; give one of them")
         with ExitStack() as stack:
+            stack.callback(setattr, warnings, "formatwarning", warnings.formatwarning)
+            warnings.formatwarning = _in_one_line
             if verbosity["quiet"]:
-                import warnings
-
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
             elif verbosity["verbose"]:
