@@ -145,10 +145,8 @@ def train(
     if method in (Method.kernel_lda, Method.kernel_diff):
         params["n_basis"] = basis
     if refine:
-        if method not in (Method.kernel_lda, Method.kernel_diff, Method.lda, Method.diff):
-            raise ValueError(
-                f"--refine works with kernel-lda, kernel-diff, lda or diff, not {method.value}"
-            )
+        if method is Method.boosted:
+            raise ValueError(f"--refine does not work with {method.value}; leave it out")
         params["refine"] = refine
     hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
     start = time.perf_counter()

@@ -125,7 +125,7 @@ class BaseHasher(Model, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; "
-                "pass the label of each row, or call fit_pairs"
+                "pass the label of each row, or call fit_pairs; ITQHash learns without labels"
             )
         self._forget()
         rows, y = self._check_training_rows(X, y)
