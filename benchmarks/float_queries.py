@@ -207,7 +207,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("recall@10")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="lower center")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
