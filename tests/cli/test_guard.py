@@ -65,6 +65,7 @@ CASES = [  # arguments of a command; {} marks the input that is given as the out
     ["colmap", "match", "{codes.npy}", "--backup"],
     ["colmap", "match", "index.npz", "--pairs", "{codes.npy}", "--backup"],
     ["colmap", "shrink", "{codes.npy}", "-o"],
+    ["colmap", "train", "{codes.npy}", "-o"],
     ["hloc", "encode", "{codes.npy}", "-o"],
     ["hloc", "encode", "codes.npy", "--model", "{model.npy}", "-o"],
     ["hloc", "match", "{codes.npy}", "-o"],
