@@ -32,6 +32,7 @@ def container(objects):
     data = root / "data"
     X, y = objects
     np.savez(data / "rows.npz", X=X, y=y)
+    np.savez(data / "test.npz", X=X, y=y + y.max() + 1)  # eval warns of the labels of training
     kdiffhash.LDAHash(8, random_state=0).fit(X, y).save(data / "model")
     rng = np.random.default_rng(0)
     np.save(data / "codes.npy", rng.integers(0, 256, (100, 8), dtype=np.uint8))
@@ -106,7 +107,7 @@ def run(container):
 COMMANDS = [
     "train rows.npz -o OUT/model --bits 8",
     "encode OUT/model rows.npz -o OUT/codes.npy",
-    "eval OUT/model rows.npz",
+    "eval OUT/model test.npz",
     "info OUT/model --system",
     "index build codes.npy -o OUT/x.index",
     "index add OUT/x.index codes.npy",
