@@ -70,6 +70,35 @@ Queries queries_of(const In<uint64_t, 2>& queries, int64_t n_words) {
   return {queries.data(), size(queries)};
 }
 
+// The loops check each entry of starts that they use.
+Cells cells_of(const In<int64_t, 1>& starts, const In<uint16_t, 1>& low, const In<uint64_t, 1>& high, int64_t n_rows) {
+  const int64_t n = size(starts) - 1, n_high = (n_rows + 65535) >> 16;
+  require(n >= 1 && n <= INT32_MAX && n_rows <= UINT32_MAX, "there must be 1 to 2**31 cells and fewer than 2**32 rows");
+  require_size(low, n_rows, "low must have one entry per row");
+  require(size(high) == (n_rows + n * n_high) / 64 + 1, "high must have one bit per row and value of the upper bits");
+  return {n, n_rows, starts.data(), low.data(), high.data(), n_high};
+}
+
+Centres centres_of(const In<uint64_t, 4>& planes, const In<uint16_t, 1>& bias, int64_t n_words) {
+  require(size(planes, 1) == n_words && size(planes, 2) == 3 && size(planes, 3) == BLOCK && size(planes) >= 1,
+          "planes must have shape (n_blocks, n_words, 3, 8)");
+  require_size(bias, size(planes) * BLOCK, "bias must have one entry per centre");
+  return {planes.data(), bias.data(), size(bias), n_words <= 32 ? 3 : 2};
+}
+
+Probe probe_of(const In<uint64_t, 4>& group_planes, const In<uint16_t, 1>& group_bias, const In<uint64_t, 4>& planes,
+               const In<uint16_t, 1>& bias, const In<int64_t, 1>& firsts, int64_t n_groups, int64_t n_cells,
+               int64_t n_words) {
+  const Centres groups = centres_of(group_planes, group_bias, n_words), cells = centres_of(planes, bias, n_words);
+  require_size(firsts, groups.n + 1, "firsts must have one entry per group, plus one");
+  const int64_t* first = firsts.data();
+  bool ascending = first[0] == 0 && first[groups.n] == cells.n;
+  for (int64_t g = 0; g < groups.n; ++g) ascending &= first[g] <= first[g + 1] && first[g] % BLOCK == 0;
+  require(ascending, "firsts must be ascending multiples of 8, from 0 to the number of cells");
+  require(n_groups >= 1 && n_cells >= 1, "n_groups and n_cells must be at least 1");
+  return {groups, cells, first, n_groups < groups.n ? n_groups : groups.n, n_cells};
+}
+
 template <class T>
 void require_bounds(const In<T, 1>& bounds, int64_t n, int64_t n_words) {
   require_size(bounds, n, "bounds must have one entry per query");

@@ -32,6 +32,33 @@ struct Hits {  // results of a range search
 
 enum class Kernel { lanes, slices };
 
+// Rows that are grouped by cell. The position of a row is its rank among the ids; in a cell, positions ascend. Their
+// lower 16 bits are stored by row. The upper bits of a cell's positions are a string of ones and zeros: the one of its
+// row number i is bit i + (position >> 16).
+struct Cells {
+  int64_t n, n_rows;
+  const int64_t* starts;  // first row of each cell, and the number of rows; checked where they are used
+  const uint16_t* low;    // [row]
+  const uint64_t* high;   // the bits of cell c begin at bit starts[c] + c * n_high
+  int64_t n_high;         // number of values of the upper bits
+};
+
+// Means of codes, by bit: the majority bit, and a weight from 0 to 3. The score of a centre is its bias plus, shifted,
+// the weights of the bits in which a query differs from the majority. Unused centres have no weights and the bias
+// 65535.
+struct Centres {
+  const uint64_t* planes;  // [block of 8 centres][word][majority, weight & 1, weight & 2][centre]
+  const uint16_t* bias;
+  int64_t n;  // a multiple of 8
+  int shift;
+};
+
+struct Probe {  // what is searched: the nearest cells among those in the nearest groups of cells
+  Centres groups, cells;
+  const int64_t* firsts;  // first cell of each group, and the number of cells; multiples of 8
+  int64_t n_groups, n_cells;
+};
+
 struct Tables {  // lookup tables of multi-index hashing, one for each substring of a code
   int64_t n_substrings;
   const int64_t *begins, *widths;  // first bit and number of bits of each substring
@@ -78,6 +105,18 @@ constexpr int64_t PANEL = 2 * FLOATS;  // columns per panel of a product
   LOOP(void, nearest,                                                                                                  \
        (const Codes&, const Queries&, int64_t k, Kernel, int64_t* bounds, int32_t* distances, int64_t* rows,           \
         int64_t* sizes))                                                                                               \
+  LOOP(void, nearest_by_position,                                                                                      \
+       (const Codes&, const Cells&, const Queries&, int64_t k, Kernel, int64_t* bounds, int32_t* distances,            \
+        int64_t* positions, int64_t* sizes))                                                                           \
+  LOOP(void, nearest_in_cells,                                                                                         \
+       (const Codes&, const Cells&, const Probe&, const Queries&, int64_t k, int32_t* distances, int64_t* positions,   \
+        int64_t* sizes, int64_t* compared))                                                                            \
+  LOOP(void, positions_of, (const Cells&, const int64_t* rows, int64_t n, int64_t* positions))                         \
+  LOOP(void, order_rows, (const Cells&, int64_t n, uint32_t* cells_to_rows, int64_t* next, uint16_t*, uint64_t*))      \
+  LOOP(void, assign_cells, (const Queries&, int64_t n_words, const Probe&, uint32_t* cells))                           \
+  LOOP(void, score_centres, (const Centres&, const Queries&, int64_t n_words, uint16_t* scores))                       \
+  LOOP(void, add_bits, (const Queries&, int64_t n_words, const uint32_t* cells, int32_t* sums))                        \
+  LOOP(void, scatter, (const Queries&, int64_t n_words, const uint32_t* rows, int64_t start, int64_t stop, uint64_t*)) \
   LOOP(Position, range_search, (const Codes&, const Queries&, Kernel, const int64_t* bounds, Position, Hits&))         \
   LOOP(void, merge_nearest,                                                                                            \
        (int64_t n, int64_t k, const int32_t* const distances[2], const int64_t* const ids[2],                          \
@@ -92,8 +131,8 @@ constexpr int64_t PANEL = 2 * FLOATS;  // columns per panel of a product
        (const Codes&, const Tables&, const Flips&, int64_t radius, const Queries&, const int64_t* after,               \
         int64_t first, Hits&))                                                                                         \
   LOOP(void, nearest_weighted,                                                                                         \
-       (const Codes&, const float* projections, int64_t n, int64_t n_bits, int64_t k, const float* bounds,             \
-        float* distances, int64_t* rows, int64_t* sizes))                                                              \
+       (const Codes&, const Cells*, const float* projections, int64_t n, int64_t n_bits, int64_t k,                    \
+        const float* bounds, float* distances, int64_t* rows, int64_t* sizes))                                         \
   LOOP(void, weighted_distances,                                                                                       \
        (const uint64_t* words, const float* projections, int64_t n, int64_t m, int64_t n_words, int64_t n_bits,        \
         float* out))                                                                                                   \

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "checks.h"
 #include "cpu.h"
@@ -56,6 +57,93 @@ void nearest(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t start, i
           "distances, rows and sizes must have shapes (n, k), (n, k) and (n,), with k at least 1");
   loops->nearest(codes, queries_of(queries, n_words), k, slices ? Kernel::slices : Kernel::lanes, bounds.data(),
                  distances.data(), rows.data(), sizes.data());
+}
+
+void nearest_by_position(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t start, int64_t stop,
+                         In<int64_t, 1> starts, In<uint16_t, 1> low, In<uint64_t, 1> high, In<uint64_t, 2> queries,
+                         bool slices, Out<int64_t, 1> bounds, Out<int32_t, 2> distances, Out<int64_t, 2> positions,
+                         Out<int64_t, 1> sizes) {
+  const int64_t n_words = size(queries, 1), n = size(queries), k = size(positions, 1);
+  const Codes codes = codes_of(blocks, n_words, n_rows, kept, start, stop);
+  const Cells cells = cells_of(starts, low, high, n_rows);
+  require_bounds(as_const(bounds), n, n_words);
+  require(size(distances) == n && size(positions) == n && size(sizes) == n && size(distances, 1) == k && k >= 1,
+          "distances, positions and sizes must have shapes (n, k), (n, k) and (n,), with k at least 1");
+  for (int64_t q = 0; q < n; ++q) require(bounds.data()[q] >= 1, "bounds must be at least 1");
+  loops->nearest_by_position(codes, cells, queries_of(queries, n_words), k, slices ? Kernel::slices : Kernel::lanes,
+                             bounds.data(), distances.data(), positions.data(), sizes.data());
+}
+
+void nearest_in_cells(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, In<int64_t, 1> starts, In<uint16_t, 1> low,
+                      In<uint64_t, 1> high, In<uint64_t, 4> group_planes, In<uint16_t, 1> group_bias,
+                      In<uint64_t, 4> planes, In<uint16_t, 1> bias, In<int64_t, 1> firsts, int64_t n_groups,
+                      int64_t n_cells, In<uint64_t, 2> queries, Out<int32_t, 2> distances, Out<int64_t, 2> positions,
+                      Out<int64_t, 1> sizes, Out<int64_t, 1> compared) {
+  const int64_t n_words = size(queries, 1), n = size(queries), k = size(positions, 1);
+  const Codes codes = codes_of(blocks, n_words, n_rows, kept, 0, n_rows);
+  const Cells cells = cells_of(starts, low, high, n_rows);
+  const Probe probe = probe_of(group_planes, group_bias, planes, bias, firsts, n_groups, n_cells, n_words);
+  require(cells.n == probe.cells.n, "there must be one centre per cell");
+  require(size(distances) == n && size(positions) == n && size(sizes) == n && size(distances, 1) == k && k >= 1 &&
+              size(compared) == n,
+          "distances, positions, sizes and compared must have shapes (n, k), (n, k), (n,) and (n,), with k at least 1");
+  loops->nearest_in_cells(codes, cells, probe, queries_of(queries, n_words), k, distances.data(), positions.data(),
+                          sizes.data(), compared.data());
+}
+
+void positions_of(In<int64_t, 1> starts, In<uint16_t, 1> low, In<uint64_t, 1> high, In<int64_t, 1> rows,
+                  Out<int64_t, 1> positions) {
+  const Cells cells = cells_of(starts, low, high, size(low));
+  require_size(positions, size(rows), "positions must have one entry per row");
+  require_in_range(rows, size(low), "rows must be row numbers");
+  loops->positions_of(cells, rows.data(), size(rows), positions.data());
+}
+
+void order_rows(In<int64_t, 1> starts, Out<uint32_t, 1> cells_to_rows, Out<uint16_t, 1> low, Out<uint64_t, 1> high) {
+  const int64_t n = size(low);
+  require_size(cells_to_rows, n, "cells_to_rows and low must have the same length");
+  const Cells cells = cells_of(starts, as_const(low), as_const(high), n);
+  require_in_range(cells_to_rows, cells.n, "cells_to_rows must hold cells");
+  require(cells.starts[0] == 0, "starts must begin with 0");
+  std::vector<int64_t> next(cells.n);
+  for (int64_t i = 0; i < n; ++i) ++next[cells_to_rows.data()[i]];
+  for (int64_t c = 0; c < cells.n; ++c) {
+    require(next[c] == cells.starts[c + 1] - cells.starts[c], "starts must be where the rows of each cell begin");
+    next[c] = cells.starts[c];
+  }
+  loops->order_rows(cells, n, cells_to_rows.data(), next.data(), low.data(), high.data());
+}
+
+void score_centres(In<uint64_t, 4> planes, In<uint16_t, 1> bias, In<uint64_t, 2> codes, Out<uint16_t, 2> scores) {
+  const int64_t n_words = size(codes, 1);
+  const Centres centres = centres_of(planes, bias, n_words);
+  require(size(scores) == size(codes) && size(scores, 1) == centres.n, "scores must have shape (n, n_centres)");
+  loops->score_centres(centres, queries_of(codes, n_words), n_words, scores.data());
+}
+
+void assign_cells(In<uint64_t, 4> group_planes, In<uint16_t, 1> group_bias, In<uint64_t, 4> planes,
+                  In<uint16_t, 1> bias, In<int64_t, 1> firsts, int64_t n_groups, In<uint64_t, 2> codes,
+                  Out<uint32_t, 1> cells) {
+  const int64_t n_words = size(codes, 1);
+  const Probe probe = probe_of(group_planes, group_bias, planes, bias, firsts, n_groups, 1, n_words);
+  require_size(cells, size(codes), "cells must have one entry per code");
+  loops->assign_cells(queries_of(codes, n_words), n_words, probe, cells.data());
+}
+
+void add_bits(In<uint64_t, 2> codes, In<uint32_t, 1> cells, Out<int32_t, 2> sums) {
+  const int64_t n_words = size(codes, 1);
+  require_size(cells, size(codes), "cells must have one entry per code");
+  require_in_range(cells, size(sums), "cells must be rows of sums");
+  require(size(sums, 1) == 64 * n_words, "sums must have one column per bit");
+  loops->add_bits(queries_of(codes, n_words), n_words, cells.data(), sums.data());
+}
+
+void scatter(In<uint64_t, 2> codes, In<uint32_t, 1> rows, int64_t start, Out<uint64_t, 3> blocks) {
+  const int64_t n_words = size(codes, 1);
+  require(size(blocks, 1) == n_words && size(blocks, 2) == BLOCK, "blocks must have shape (n_blocks, n_words, 8)");
+  require_size(rows, size(codes), "rows must have one entry per code");
+  require(start >= 0, "start must be at least 0");
+  loops->scatter(queries_of(codes, n_words), n_words, rows.data(), start, start + size(blocks) * BLOCK, blocks.data());
 }
 
 std::tuple<int64_t, int64_t, int64_t> range_search(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t stop,
@@ -173,17 +261,22 @@ std::tuple<int64_t, int64_t> look_up(In<uint64_t, 1> blocks, Kept kept, In<int64
 }
 
 void nearest_weighted(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int64_t start, int64_t stop,
-                      In<float, 2> projections, In<float, 1> bounds, Out<float, 2> distances, Out<int64_t, 2> rows,
-                      Out<int64_t, 1> sizes) {
+                      std::optional<In<int64_t, 1>> starts, std::optional<In<uint16_t, 1>> low,
+                      std::optional<In<uint64_t, 1>> high, In<float, 2> projections, In<float, 1> bounds,
+                      Out<float, 2> distances, Out<int64_t, 2> rows, Out<int64_t, 1> sizes) {
   const int64_t n = size(projections), n_bits = size(projections, 1), k = size(rows, 1);
   const Codes codes = codes_of(blocks, (n_bits + 63) / 64, n_rows, kept, start, stop);
+  require(starts.has_value() == low.has_value() && low.has_value() == high.has_value(),
+          "starts, low and high must be given together");
+  Cells cells = {};
+  if (starts) cells = cells_of(*starts, *low, *high, n_rows);
   for (int64_t i = 0; i < n * n_bits; ++i) require(std::isfinite(projections.data()[i]), "projections must be finite");
   require_size(bounds, n, "bounds must have one entry per query");
   for (int64_t q = 0; q < n; ++q) require(bounds.data()[q] >= 0, "bounds must be at least 0");
   require(size(distances) == n && size(rows) == n && size(sizes) == n && size(distances, 1) == k && k >= 1,
           "distances, rows and sizes must have shapes (n, k), (n, k) and (n,), with k at least 1");
-  loops->nearest_weighted(codes, projections.data(), n, n_bits, k, bounds.data(), distances.data(), rows.data(),
-                          sizes.data());
+  loops->nearest_weighted(codes, starts ? &cells : nullptr, projections.data(), n, n_bits, k, bounds.data(),
+                          distances.data(), rows.data(), sizes.data());
 }
 
 void weighted_distances(In<uint64_t, 3> words, In<float, 2> projections, Out<float, 2> out) {
@@ -412,7 +505,7 @@ void align(nb::ndarray<T...>& array) {
     Value* copy = new Value[array.size()];
     const nb::capsule owner(copy, [](void* at) noexcept { delete[] static_cast<Value*>(at); });
     std::memcpy(copy, array.data(), array.nbytes());
-    size_t shape[3];
+    size_t shape[4];
     for (size_t axis = 0; axis < array.ndim(); ++axis) shape[axis] = array.shape(axis);
     array = Array(copy, array.ndim(), shape, owner);
   } else {
@@ -440,6 +533,14 @@ NB_MODULE(_core, m) {
   m.attr("gram_panel") = GRAM_PANEL;
 #define BIND(name) bind(m, #name, &name)
   BIND(nearest);
+  BIND(nearest_by_position);
+  BIND(nearest_in_cells);
+  BIND(positions_of);
+  BIND(order_rows);
+  BIND(score_centres);
+  BIND(assign_cells);
+  BIND(add_bits);
+  BIND(scatter);
   BIND(range_search);
   BIND(merge_nearest);
   BIND(match);

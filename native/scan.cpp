@@ -3,7 +3,7 @@
 // Two kernels give the same results. `by_lanes`, for few queries, is limited only by memory bandwidth. `by_slices`, for
 // many queries, transposes a slab of codes into bit planes that all queries share.
 
-#include "planes.h"
+#include "cells.h"
 
 namespace {
 
@@ -184,6 +184,13 @@ void nearest(const Codes& codes, const Queries& queries, int64_t k, Kernel kerne
   Nearest results(queries.n, codes.n_words, k, bounds);
   scan(codes, queries, kernel, {codes.start, 0}, results);
   for (int64_t q = 0; q < queries.n; ++q) sizes[q] = results.write(q, distances + q * k, rows + q * k);
+}
+
+void nearest_by_position(const Codes& codes, const Cells& cells, const Queries& queries, int64_t k, Kernel kernel,
+                         int64_t* bounds, int32_t* distances, int64_t* positions, int64_t* sizes) {
+  NearestByPosition results(cells, queries.n, codes.n_words, k, bounds);
+  scan(codes, queries, kernel, {codes.start, 0}, results);
+  for (int64_t q = 0; q < queries.n; ++q) sizes[q] = results.write(q, distances + q * k, positions + q * k);
 }
 
 Position range_search(const Codes& codes, const Queries& queries, Kernel kernel, const int64_t* bounds,

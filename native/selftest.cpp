@@ -147,6 +147,57 @@ void check_search(int64_t n, int64_t n_words) {
   check(ok, "build_table", n, n_words);
 }
 
+// Rows ordered by cell are searched, in all cells, as if they were in the order of their positions.
+void check_cells(int64_t n, int64_t n_words) {
+  const int64_t n_queries = 30, k = 9, n_cells = 16, n_high = (n + 65535) >> 16;
+  const Words words = random_words(n, n_words), queries = random_words(n_queries, n_words);
+  std::vector<uint32_t> rows(n);
+  std::vector<int64_t> starts(n_cells + 1);
+  for (auto& cell : rows) ++starts[1 + (cell = uint32_t(random_number() % 11))];
+  for (int64_t c = 0; c < n_cells; ++c) starts[c + 1] += starts[c];
+  std::vector<int64_t> next(starts.begin(), starts.end() - 1);
+  std::vector<uint16_t> low(n), bias(n_cells, 3), group_bias(8, 65535);
+  Words high((n + n_cells * n_high) / 64 + 1), planes(n_cells * n_words * 3), group_planes(8 * n_words * 3);
+  const Cells cells = {n_cells, n, starts.data(), low.data(), high.data(), n_high};
+  LEVEL::loops.order_rows(cells, n, rows.data(), next.data(), low.data(), high.data());
+  Words blocks((n + BLOCK - 1) / BLOCK * BLOCK * n_words);
+  LEVEL::loops.scatter({words.data(), n}, n_words, rows.data(), 0, (n + BLOCK - 1) / BLOCK * BLOCK, blocks.data());
+  bool ok = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = rows[i];
+    int64_t position = -1;
+    LEVEL::loops.positions_of(cells, &row, 1, &position);
+    ok &= position == i;
+  }
+  check(ok, "positions_of", n, n_words);
+
+  for (auto& word : planes) word = random_number();
+  group_bias[0] = 0;
+  const std::vector<int64_t> firsts = {0, 16, 16, 16, 16, 16, 16, 16, 16};
+  const Probe probe = {
+      {group_planes.data(), group_bias.data(), 8, 3}, {planes.data(), bias.data(), 16, 3}, firsts.data(), 8, 16};
+  const Codes codes = {blocks.data(), n_words, nullptr, 0, n};
+  for (int method = 0; method < 3; ++method) {
+    std::vector<int64_t> bounds(n_queries, 64 * n_words + 1), found(n_queries * k), sizes(n_queries),
+        compared(n_queries);
+    std::vector<int32_t> distances(n_queries * k);
+    if (method == 2)
+      LEVEL::loops.nearest_in_cells(codes, cells, probe, {queries.data(), n_queries}, k, distances.data(), found.data(),
+                                    sizes.data(), compared.data());
+    else
+      LEVEL::loops.nearest_by_position(codes, cells, {queries.data(), n_queries}, k, Kernel(method), bounds.data(),
+                                       distances.data(), found.data(), sizes.data());
+    ok = true;
+    for (int64_t q = 0; q < n_queries; ++q) {
+      const Found expected = sorted_rows(words, n, n_words, queries.data() + q * n_words);
+      ok &= sizes[q] == std::min(k, n);
+      for (int64_t i = 0; i < sizes[q] && ok; ++i)
+        ok &= distances[q * k + i] == expected[i].first && found[q * k + i] == expected[i].second;
+    }
+    check(ok, method == 2 ? "nearest_in_cells" : "nearest_by_position", n, n_words);
+  }
+}
+
 bool is_close(const std::vector<float>& a, const std::vector<double>& b, double error) {
   bool ok = a.size() == b.size();
   for (size_t i = 0; i < a.size() && ok; ++i) ok &= std::fabs(a[i] - b[i]) <= error;
@@ -159,8 +210,8 @@ void check_float_queries(int64_t n, int64_t n_words) {
   const std::vector<float> projections = random_floats(n_queries * n_bits), bounds(n_queries, INFINITY);
   std::vector<float> distances(n_queries * k);
   std::vector<int64_t> rows(n_queries * k), sizes(n_queries);
-  LEVEL::loops.nearest_weighted({blocks.data(), n_words, nullptr, 0, n}, projections.data(), n_queries, n_bits, k,
-                                bounds.data(), distances.data(), rows.data(), sizes.data());
+  LEVEL::loops.nearest_weighted({blocks.data(), n_words, nullptr, 0, n}, nullptr, projections.data(), n_queries, n_bits,
+                                k, bounds.data(), distances.data(), rows.data(), sizes.data());
   bool ok = true;
   for (int64_t q = 0; q < n_queries; ++q) {
     std::vector<std::pair<float, int64_t>> expected;
@@ -241,6 +292,8 @@ void check_gram(int64_t n, int64_t width) {
 int main() {
   for (const int64_t n : {0, 1, 7, 8, 255, 256, 257, 511, 513})
     for (const int64_t n_words : {1, 2, 3, 4, 8, 16, 64}) check_search(n, n_words);
+  for (const int64_t n : {1, 8, 513, 66000})
+    for (const int64_t n_words : {1, 2, 3, 4, 8, 40}) check_cells(n, n > 1000 ? 1 : n_words);
   for (const int64_t n : {0, 1, 7, 8, 255, 257, 513})
     for (const int64_t n_words : {1, 2, 3, 8, 64}) check_float_queries(n, n_words);
   for (const int64_t n : {0, 1, 5, 6, 7, 13})

@@ -84,6 +84,48 @@ INLINE Plane count_ones(Plane words) {
 #endif
 }
 
+// Sums of set bits, by lane. Without a popcount instruction, sums of bytes are kept, and added up at the end.
+class OnesCounter {
+ public:
+  INLINE void add(Plane words) {
+#if defined(__AVX2__) && !defined(__AVX512VPOPCNTDQ__)
+    const __m256i x = (__m256i)words, low = _mm256_set1_epi8(15);
+    const __m256i ones = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
+                                          0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const __m256i a = _mm256_shuffle_epi8(ones, _mm256_and_si256(x, low));
+    const __m256i b = _mm256_shuffle_epi8(ones, _mm256_and_si256(_mm256_srli_epi16(x, 4), low));
+    sums_ = (Plane)_mm256_add_epi8((__m256i)sums_, _mm256_add_epi8(a, b));
+#else
+    sums_ += count_ones(words);
+#endif
+  }
+
+  // The sums of at most 31 words.
+  INLINE Plane total() const {
+#if defined(__AVX2__) && !defined(__AVX512VPOPCNTDQ__)
+    return (Plane)_mm256_sad_epu8((__m256i)sums_, _mm256_setzero_si256());
+#else
+    return sums_;
+#endif
+  }
+
+ private:
+  Plane sums_ = {};
+};
+
+// The lanes that are all ones in the result of a comparison; the first lane is the lowest bit.
+INLINE unsigned mask_of_lanes(Plane lanes) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask((__m512i)lanes);
+#elif defined(__AVX2__)
+  return unsigned(_mm256_movemask_pd((__m256d)lanes));
+#else
+  unsigned mask = 0;
+  for (int i = 0; i < LANES; ++i) mask |= unsigned(lanes[i] & 1) << i;
+  return mask;
+#endif
+}
+
 // A mask of the lanes that have a bit set; the first lane is its lowest bit.
 INLINE unsigned lanes_with(Plane plane, int bit) {
 #if defined(__AVX512F__)
@@ -101,6 +143,27 @@ INLINE unsigned lanes_with(Plane plane, int bit) {
 
 typedef uint8_t Bytes __attribute__((vector_size(8 * LANES)));
 typedef uint16_t Shorts __attribute__((vector_size(8 * LANES)));
+
+typedef uint16_t UnalignedShorts __attribute__((vector_size(8 * LANES), aligned(2), may_alias));
+constexpr int SHORTS = 4 * LANES;
+
+// The lanes that are all ones in the result of a comparison: SHORT_BITS bits for each, the first lane lowest.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int SHORT_BITS = 2;
+#else
+constexpr int SHORT_BITS = 1;
+#endif
+INLINE uint32_t mask_of_lanes(Shorts lanes) {
+#if defined(__AVX512F__)
+  return _mm512_movepi16_mask((__m512i)lanes);
+#elif defined(__AVX2__)
+  return uint32_t(_mm256_movemask_epi8((__m256i)lanes));
+#else
+  uint32_t mask = 0;
+  for (int i = 0; i < SHORTS; ++i) mask |= uint32_t(lanes[i] & 1) << i;
+  return mask;
+#endif
+}
 
 // 16 bytes, repeated to fill a vector.
 INLINE Bytes repeat_16(const uint8_t* bytes) {

@@ -11,7 +11,7 @@
 // looks up all of its sums. Their total is a lower bound of the scaled distance. Only codes whose total does not exceed
 // the bound of the query are candidates, and their exact distance is computed.
 
-#include "planes.h"
+#include "cells.h"
 
 namespace {
 
@@ -253,8 +253,8 @@ uint16_t limit_of(float bound, double scale) {
 
 namespace LEVEL {
 
-void nearest_weighted(const Codes& codes, const float* projections, int64_t n, int64_t n_bits, int64_t k,
-                      const float* bounds, float* distances, int64_t* rows, int64_t* sizes) {
+void nearest_weighted(const Codes& codes, const Cells* cells, const float* projections, int64_t n, int64_t n_bits,
+                      int64_t k, const float* bounds, float* distances, int64_t* rows, int64_t* sizes) {
   const int64_t n_words = codes.n_words, end = (codes.stop + BLOCK - 1) / BLOCK * BLOCK;
   const FloatQueries queries(projections, n, n_bits, n_words);
   NearestHeap results(n, k, bounds);
@@ -292,7 +292,8 @@ void nearest_weighted(const Codes& codes, const float* projections, int64_t n, i
           const int64_t row = base + s * STRIP + i;
           if (!below[i % LANES * 8 + i / LANES] || !is_kept(codes, row)) continue;
           const Word* code = codes.blocks + row / BLOCK * n_words * BLOCK + row % BLOCK;
-          if (results.offer(q, queries.distance(q, code, BLOCK), row))
+          const float d = queries.distance(q, code, BLOCK);
+          if (d <= results.bound(q) && results.offer(q, d, cells ? position_of(*cells, row) : row))
             limits[q] = limit_of(results.bound(q), scales[q]);
         }
       }

@@ -33,6 +33,60 @@ def nearest(
     sizes: I64,
     /,
 ) -> None: ...
+def nearest_by_position(
+    blocks: U64,
+    n_rows: int,
+    kept: U8 | None,
+    start: int,
+    stop: int,
+    starts: I64,
+    low: U16,
+    high: U64,
+    queries: U64,
+    slices: bool,
+    bounds: I64,
+    distances: I32,
+    positions: I64,
+    sizes: I64,
+    /,
+) -> None: ...
+def nearest_in_cells(
+    blocks: U64,
+    n_rows: int,
+    kept: U8 | None,
+    starts: I64,
+    low: U16,
+    high: U64,
+    group_planes: U64,
+    group_bias: U16,
+    planes: U64,
+    bias: U16,
+    firsts: I64,
+    n_groups: int,
+    n_cells: int,
+    queries: U64,
+    distances: I32,
+    positions: I64,
+    sizes: I64,
+    compared: I64,
+    /,
+) -> None: ...
+def positions_of(starts: I64, low: U16, high: U64, rows: I64, positions: I64, /) -> None: ...
+def order_rows(starts: I64, cells_to_rows: U32, low: U16, high: U64, /) -> None: ...
+def score_centres(planes: U64, bias: U16, codes: U64, scores: U16, /) -> None: ...
+def assign_cells(
+    group_planes: U64,
+    group_bias: U16,
+    planes: U64,
+    bias: U16,
+    firsts: I64,
+    n_groups: int,
+    codes: U64,
+    cells: U32,
+    /,
+) -> None: ...
+def add_bits(codes: U64, cells: U32, sums: I32, /) -> None: ...
+def scatter(codes: U64, rows: U32, start: int, blocks: U64, /) -> None: ...
 def range_search(
     blocks: U64,
     n_rows: int,
@@ -108,6 +162,9 @@ def nearest_weighted(
     kept: U8 | None,
     start: int,
     stop: int,
+    starts: I64 | None,
+    low: U16 | None,
+    high: U64 | None,
     projections: F32,
     bounds: F32,
     distances: F32,

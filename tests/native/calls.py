@@ -137,6 +137,7 @@ def valid_calls() -> dict[str, list[Argument]]:
     return {
         "nearest": nearest,
         "range_search": range_search,
+        **_calls_with_cells(rng, words, queries, kept),
         "merge_nearest": merge,
         "match": match,
         "substring_values": [
@@ -150,6 +151,7 @@ def valid_calls() -> dict[str, list[Argument]]:
         "look_up": look_up,
         "nearest_weighted": [
             *(_of(blocks), _of(20), _of(kept, optional=True), _of(8), _of(20)),
+            *(_of(None), _of(None), _of(None)),
             *(_of(floats(5, 100), flexible=True), _of(np.full(5, np.inf, np.float32))),
             *(_out(np.zeros((5, 3), np.float32)), _out(np.zeros((5, 3), np.int64))),
             _out(np.zeros(5, np.int64)),
@@ -226,6 +228,59 @@ def valid_calls() -> dict[str, list[Argument]]:
     }
 
 
+def _calls_with_cells(
+    rng: np.random.Generator, words: np.ndarray, queries: np.ndarray, kept: np.ndarray
+) -> dict[str, list[Argument]]:
+    """Return valid calls of the functions for rows that are ordered by cell."""
+    cell_of = rng.integers(0, 16, 20).astype(np.uint32)
+    starts = np.append(0, np.cumsum(np.bincount(cell_of, minlength=16)))
+    low, high, rows = np.zeros(20, np.uint16), np.zeros(1, np.uint64), cell_of.copy()
+    _core.order_rows(starts, rows, low, high)
+    blocks = np.zeros((3, 2, 8), np.uint64)
+    _core.scatter(words, rows, 0, blocks)
+    group_planes, planes = (rng.integers(0, 2**63, (n, 2, 3, 8), np.uint64) for n in (1, 2))
+    group_bias = np.array([5, 6, *[65535] * 6], np.uint16)
+    firsts = np.array([0, 8, *[16] * 7])
+    order = [_of(starts, flexible=True), _of(low), _of(high)]
+    codes = [_of(blocks.reshape(-1)), _of(20), _of(kept, optional=True)]
+    groups = [_of(group_planes), _of(group_bias)]
+    centres = [_of(planes), _of(np.arange(16, dtype=np.uint16)), _of(firsts, limit=17)]
+    found = [_out(np.zeros((5, 3), np.int32)), _out(np.zeros((5, 3), np.int64))]
+    return {
+        "nearest_by_position": [
+            *(*codes, _of(8), _of(20), *order, _of(queries), _of(True)),
+            *(_out(np.full(5, 129), limit=130), *found, _out(np.zeros(5, np.int64))),
+        ],
+        "nearest_in_cells": [
+            *(*codes, *order, *groups, *centres, _of(2, flexible=True), _of(3, flexible=True)),
+            *(_of(queries), *found, _out(np.zeros(5, np.int64)), _out(np.zeros(5, np.int64))),
+        ],
+        "positions_of": [
+            *(order[0], _of(low, flexible=True), order[2]),
+            *(_of(np.array([3, 19]), limit=20), _out(np.zeros(2, np.int64))),
+        ],
+        "order_rows": [
+            *(_of(starts, limit=21), _out(cell_of, limit=16)),
+            *(_out(np.zeros(20, np.uint16)), _out(np.zeros(1, np.uint64))),
+        ],
+        "score_centres": [
+            *(centres[0], centres[1], _of(queries), _out(np.zeros((5, 16), np.uint16))),
+        ],
+        "assign_cells": [
+            *(*groups, *centres, _of(2, flexible=True), _of(words)),
+            _out(np.zeros(20, np.uint32)),
+        ],
+        "add_bits": [
+            *(_of(words), _of(cell_of, limit=16)),
+            _out(np.zeros((16, 128), np.int32), flexible=True),
+        ],
+        "scatter": [
+            *(_of(words), _of(rows), _of(0, flexible=True)),
+            _out(np.zeros((3, 2, 8), np.uint64), flexible=True),
+        ],
+    }
+
+
 @dataclass(frozen=True)
 class Invalid:
     """A replacement for an argument; with `may_pass`, the call may be valid with it."""
@@ -246,14 +301,15 @@ def invalid_values(argument: Argument) -> Iterator[Invalid]:
             yield from _out_of_range(argument)
         return
     for other in (None, "text", [], {}, object(), np.zeros(2), 1j):
-        yield Invalid(f"{other!r:.30}", other)
+        if other is not None or value is not None:
+            yield Invalid(f"{other!r:.30}", other)
     if isinstance(value, bool):
         yield from (Invalid(repr(other), other) for other in (0, 2, 1.5))
     elif isinstance(value, int):
         yield from (Invalid(repr(other), other) for other in (1.5, float("nan")))
         for other in INTS:
             yield Invalid(str(other), other, argument.flexible or other == value)
-    else:
+    elif value is not None:
         for other in (float("nan"), float("inf"), -1e300, 0.0, 2**62, -(2**1000)):
             yield Invalid(f"{other:.3g}" if isinstance(other, float) else "integer", other, True)
 

@@ -19,7 +19,7 @@ def run_nearest(words, projections, k, *, kept=None, start=0, stop=None, bounds=
     sizes = np.full(n, -7, np.int64)
     mask = None if kept is None else reference.to_mask(kept)
     codes = (reference.to_blocks(words), len(words), mask, start, stop)
-    _core.nearest_weighted(*codes, projections, bounds, distances, rows, sizes)
+    _core.nearest_weighted(*codes, None, None, None, projections, bounds, distances, rows, sizes)
     return [
         list(zip(d[:size].tolist(), r[:size].tolist()))
         for d, r, size in zip(distances, rows, sizes)

@@ -167,6 +167,13 @@ def check_k(k: int) -> int:
     return int(k)
 
 
+def check_count(number: int, name: str) -> int:
+    """Return a number of cells as a Python int."""
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+    return int(number)
+
+
 def check_radius(radius: int, n_bits: int) -> int:
     """Return the radius, clipped to the largest possible distance."""
     if not isinstance(radius, int | np.integer) or radius < 0:

@@ -89,7 +89,7 @@ class QuerySet(Protocol):
         """Return some of the queries."""
 
     def search(self, rows: RowRange, bounds: Ids, k: int) -> tuple[Distances, Ids, Ids]:
-        """Return distances and rows of the k nearest rows below the bounds, and their number."""
+        """Return the k nearest rows below the bounds: distances, positions and their number."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,11 @@ class CodeQueries:
     def search(self, rows: RowRange, bounds: Ids, k: int) -> Nearest:
         found = (np.zeros((len(self), k), np.int32), *_room(len(self), k))
         slices = use_slices(self.n_words, len(self))
-        _core.nearest(*rows.arguments, self.words, slices, bounds, *found)
+        if (cells := rows.segment.cells) is None:
+            _core.nearest(*rows.arguments, self.words, slices, bounds, *found)
+        else:
+            own = (*rows.arguments, *cells.order)
+            _core.nearest_by_position(*own, self.words, slices, bounds, *found)
         return found
 
 
@@ -161,7 +165,9 @@ class FloatQueries:
     def search(self, rows: RowRange, bounds: Ids, k: int) -> Nearest:
         distances, others = np.zeros((len(self), k), np.float32), _room(len(self), k)
         limits = bounds.astype(np.int32).view(np.float32)
-        _core.nearest_weighted(*rows.arguments, self.projections, limits, distances, *others)
+        order = (None,) * 3 if rows.segment.cells is None else rows.segment.cells.order
+        own = (*rows.arguments, *order)
+        _core.nearest_weighted(*own, self.projections, limits, distances, *others)
         return (distances.view(np.int32), *others)
 
 
@@ -195,7 +201,7 @@ def nearest(
 
     def search(start: int, share: int) -> None:
         batch = queries.batch(start, start + batch_size)
-        results[start, share] = _nearest_in(shares[share], batch, k)
+        results[start, share] = nearest_in(shares[share], batch, k)
 
     def search_batches(starts: range) -> None:
         run_concurrently(
@@ -213,9 +219,13 @@ def nearest(
     return distances, ids
 
 
-def _nearest_in(ranges: list[RowRange], queries: QuerySet, k: int) -> Nearest:
-    """Return at most k nearest rows per query in these ranges, and their number."""
-    best: Nearest | None = None
+def nearest_in(
+    ranges: list[RowRange], queries: QuerySet, k: int, best: Nearest | None = None
+) -> Nearest:
+    """Return at most k nearest rows per query in these ranges, and their number.
+
+    They are merged with the best of other rows.
+    """
     for row_range in ranges:
         # Only rows below the bound matter.
         bounds = np.full(len(queries), queries.max_bound, np.int64)
@@ -224,8 +234,8 @@ def _nearest_in(ranges: list[RowRange], queries: QuerySet, k: int) -> Nearest:
             # so include that distance.
             full = best[2] == k
             bounds[full] = best[0][full, -1] + 1
-        distances, rows, sizes = queries.search(row_range, bounds, k)
-        new = (distances, row_range.segment.ids_of(rows), sizes)
+        distances, positions, sizes = queries.search(row_range, bounds, k)
+        new = (distances, row_range.segment.ids_at(positions), sizes)
         best = new if best is None else _merge(best, new)
     if best is None:
         raise ValueError("there are no rows to search")

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes import Codes, n_bytes
+
+if TYPE_CHECKING:
+    from .cells import Cells
 
 Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
@@ -69,7 +72,10 @@ class IdRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """Codes with ascending ids; never changed in place.
+    """Codes with their ids; never changed in place.
+
+    Rows are in ascending order of their ids, unless there are cells. The position of a row is its
+    rank among the ids, even if rows have been removed.
 
     Attributes
     ----------
@@ -77,9 +83,9 @@ class Segment:
         ``blocks[b, w, l]`` is word w of row 8b + l; rows after the last are zero.
     n_rows : int
     first_id : int
-        Id of row 0; the ids are consecutive unless `listed` or `runs` is given.
+        Lowest id; the ids are consecutive unless `listed` or `runs` is given.
     listed : int64 array of shape (n_rows,), or None
-        The ids, if they have gaps.
+        The ids by position, if they have gaps.
     runs : IdRuns or None
         The ids, if they have gaps and were read from a file that stores them as runs.
     kept : uint8 array of shape (ceil(n_rows / 8),), or None
@@ -90,6 +96,8 @@ class Segment:
         Cached lookup tables, by number of substrings.
     collision_rates : dict
         Estimated probability that two rows agree in each substring, by number of substrings.
+    cells : Cells or None
+        The cells that the rows are ordered by.
     """
 
     blocks: Words
@@ -101,6 +109,7 @@ class Segment:
     tables: dict[int, LookupTables] = field(default_factory=dict)
     collision_rates: dict[int, list[float]] = field(default_factory=dict)
     runs: IdRuns | None = None
+    cells: Cells | None = None
 
     @property
     def n_words(self) -> int:
@@ -115,7 +124,7 @@ class Segment:
     @property
     def last_id(self) -> int:
         """The highest id, even if its row has been removed."""
-        return int(self.ids_of(np.array([self.n_rows - 1]))[0])
+        return int(self.ids_at(np.array([self.n_rows - 1]))[0])
 
     @property
     def n_kept(self) -> int:
@@ -124,15 +133,22 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes and of ids that are not consecutive."""
+        """Bytes of the codes, of ids that are not consecutive, and of cells."""
         arrays = (self.blocks, self.listed, *(self.runs or ()))
-        return sum(array.nbytes for array in arrays if array is not None)
+        own = sum(array.nbytes for array in arrays if array is not None)
+        return own + (0 if self.cells is None else self.cells.nbytes)
 
     def ids_of(self, rows: Ids) -> Ids:
         """Return the ids of rows."""
+        return self.ids_at(rows if self.cells is None else self.cells.positions_of(rows))
+
+    def ids_at(self, positions: Ids) -> Ids:
+        """Return the ids at positions."""
+        if self.cells is not None:
+            self.cells.checked(positions)
         if self.runs is not None:
-            return self.runs.ids_of(rows)
-        return self.first_id + rows if self.listed is None else self.listed[rows]
+            return self.runs.ids_of(positions)
+        return self.first_id + positions if self.listed is None else self.listed[positions]
 
     def rows_of(self, ids: Ids) -> Ids:
         """Return the rows of ids; -1 for ids that are missing or removed."""
@@ -145,6 +161,8 @@ class Segment:
         else:
             rows = np.searchsorted(self.listed, ids)
             rows = np.where(self.listed[np.minimum(rows, self.n_rows - 1)] == ids, rows, -1)
+        if self.cells is not None and np.any(rows >= 0):
+            rows[rows >= 0] = self.cells.rows_of(rows[rows >= 0])
         if self.kept is not None:
             removed = self.kept[np.maximum(rows, 0) >> 3] >> (rows & 7) & 1 == 0
             rows = np.where(removed, -1, rows)
@@ -157,6 +175,15 @@ class Segment:
             return np.arange(first, last)
         bits = np.unpackbits(self.kept[first >> 3 : (last + 7) >> 3], bitorder="little")
         return np.flatnonzero(bits[first & 7 :][: last - first]) + first
+
+    def kept_in_order(self, first: int, last: int) -> Ids:
+        """Return the rows at positions `first` to `last` that have not been removed."""
+        if self.cells is None:
+            return self.kept_rows(first, last)
+        rows = self.cells.rows_of(np.arange(first, last))
+        if self.kept is None:
+            return rows
+        return rows[(self.kept[rows >> 3] >> (rows & 7) & 1).astype(bool)]
 
     def words_of(self, rows: Ids) -> Words:
         """Return the codes of rows as words, shape (n, n_words)."""
@@ -189,6 +216,7 @@ def with_rows(segments: list[Segment], segment: Segment) -> list[Segment]:
         segments
         and segments[-1].n_rows <= min(2 * segment.n_rows, _MERGED_ROWS)
         and not (segments[-1].mapped or segment.mapped)
+        and segments[-1].cells is None
     ):
         segment = next(merge([segments.pop(), segment], size=2**62))
     return [*segments, segment]

@@ -1,0 +1,237 @@
+"""Building the cells of an index: training, assignment and calibration, in one stream of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from . import calibration, scan
+from .calibration import N_QUERIES, Calibration
+from .cells import Cells, order_rows
+from .centres import Centres, Numbers, TwoLevels, add_bits, train
+from .segment import BLOCK, IdRuns, Ids, Segment, Words, all_ids, words_by_id
+
+MIN_CODES = 20_000  # an exact scan of fewer codes is as fast
+CODES_PER_CELL = 256
+_TRAINED_ON = 64  # codes per cell
+_CHUNK = 2**18  # codes read at a time
+_SCORES = 2**22  # scores of centres computed at a time during calibration
+_WINDOW_BYTES = 2**28  # blocks that are arranged in memory at a time when a file is written
+
+
+class CellsDoNotHelpError(ValueError):
+    """Error raised if searching cells would be no faster than an exact scan."""
+
+
+class Layout(NamedTuple):
+    """Everything about a segment with cells but its codes."""
+
+    cells: Cells
+    rows: Numbers  # the row of each position
+    ids: SegmentIds
+
+
+class SegmentIds(NamedTuple):
+    """Ascending ids, as a segment stores them."""
+
+    first: int
+    listed: Ids | None
+    runs: IdRuns | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The codes of segments in ascending order of their ids; the position of a code is its rank."""
+
+    segments: list[Segment]
+    n_bits: int
+
+    def __len__(self) -> int:
+        return sum(segment.n_kept for segment in self.segments)
+
+    def chunks(self) -> Iterator[tuple[Words, Ids]]:
+        """Yield codes and their ids."""
+        segments = sorted(self.segments, key=lambda segment: segment.first_id)
+        if any(a.last_id >= b.first_id for a, b in zip(segments, segments[1:])):
+            ids = all_ids(segments)
+            for start in range(0, len(ids), _CHUNK):
+                own = ids[start : start + _CHUNK]
+                yield words_by_id(segments, self.n_bits, own)[0], own
+            return
+        for segment in segments:
+            for start in range(0, segment.n_rows, _CHUNK):
+                rows = segment.kept_in_order(start, min(start + _CHUNK, segment.n_rows))
+                if len(rows):
+                    yield segment.words_of(rows), segment.ids_of(rows)
+
+    def words_at(self, positions: Ids) -> Words:
+        """Return the codes at ascending positions."""
+        found, start = [], 0
+        for words, _ in self.chunks():
+            first, end = np.searchsorted(positions, [start, start + len(words)])
+            found.append(words[positions[first:end] - start])
+            start += len(words)
+        return np.concatenate(found)
+
+
+def lay_out(source: Source, n_cells: int | None, n_jobs: int | None) -> Layout:
+    """Learn cells and order the codes by them.
+
+    Raises
+    ------
+    CellsDoNotHelpError
+        If cells would make no search faster.
+    """
+    n = len(source)
+    if n < MIN_CODES:
+        raise CellsDoNotHelpError(
+            f"cells help from about {MIN_CODES:,} codes on, and the index has {n:,}"
+        )
+    wanted = n_cells or max(BLOCK, n // CODES_PER_CELL)
+    if not 2 <= wanted <= n // BLOCK:
+        raise ValueError(
+            f"n_cells must be from 2 to {n // BLOCK}, an eighth of the codes, got {wanted}"
+        )
+    rng = np.random.default_rng(0)
+    sample, held_out = _draw(n, min(n - N_QUERIES, wanted * _TRAINED_ON), rng)
+    levels = train(source.words_at(sample), wanted, rng, n_jobs)
+    queries = source.words_at(held_out)
+    levels, cell_of, ids = _assign(source, levels, n_jobs)
+    positions = _neighbours(source, queries, held_out, ids, n_jobs)
+    measured = _calibrate(levels, cell_of, queries, positions)
+    if measured.choose(10, 0.9) is None:
+        raise CellsDoNotHelpError(
+            "cells do not help with these codes: to find 90 % of the 10 nearest neighbours, so many "
+            "cells would have to be searched that an exact scan is as fast (codes without "
+            "clusters, such as uniform random ones, are like that)"
+        )
+    order = order_rows(cell_of, len(levels.cells))
+    return Layout(Cells(levels, *order, measured), cell_of, ids)
+
+
+def build(source: Source, n_cells: int | None, n_jobs: int | None) -> Segment:
+    """Return a segment in memory with the codes of the source, ordered by cell."""
+    layout = lay_out(source, n_cells, n_jobs)
+    n = len(layout.rows)
+    (blocks,) = windows(source, layout.rows, -(-n // BLOCK) * BLOCK)
+    first, listed, runs = layout.ids
+    return Segment(blocks, n, first, listed, runs=runs, cells=layout.cells)
+
+
+def windows(source: Source, rows: Numbers, size: int | None = None) -> Iterator[Words]:
+    """Yield the blocks of the codes in the order of their rows, `size` rows at a time."""
+    width = -(-source.n_bits // 64)
+    size = size or max(BLOCK, _WINDOW_BYTES // (64 * width) * BLOCK)
+    for start in range(0, len(rows), size):
+        n = min(size, len(rows) - start)
+        blocks = np.zeros((-(-n // BLOCK), width, BLOCK), np.uint64)
+        at = 0
+        for words, _ in source.chunks():
+            _core.scatter(words, rows[at : at + len(words)], start, blocks)
+            at += len(words)
+        yield blocks
+
+
+def _draw(n: int, n_sample: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+    """Return ascending positions of codes to learn from, and of others to calibrate with."""
+    total = n_sample + N_QUERIES
+    edges = np.arange(total + 1) * n // total
+    drawn = edges[:-1] + (rng.random(total) * np.diff(edges)).astype(np.int64)
+    held_out = np.zeros(total, bool)
+    held_out[rng.choice(total, N_QUERIES, replace=False)] = True
+    return drawn[~held_out], drawn[held_out]
+
+
+def _assign(
+    source: Source, levels: TwoLevels, n_jobs: int | None
+) -> tuple[TwoLevels, Numbers, SegmentIds]:
+    """Assign all codes to cells, and move the centres to the means of their codes."""
+    cell_of = np.empty(len(source), np.uint32)
+    sums = np.zeros((len(levels.cells), 64 * levels.cells.planes.shape[1]), np.int32)
+    runs, at = [], 0
+    for words, ids in source.chunks():
+        own = levels.assign(words, n_jobs)
+        add_bits(words, own, sums)
+        cell_of[at : at + len(own)] = own
+        runs.append(IdRuns.of(ids))
+        at += len(own)
+    sizes = np.bincount(cell_of, minlength=len(sums))
+    step = 4096  # centres
+    starts = range(0, len(sums), step)
+    parts = [Centres.of(sums[i : i + step], sizes[i : i + step]) for i in starts]
+    centres = Centres.joined(parts)
+    return TwoLevels(levels.groups, centres, levels.firsts), cell_of, _joined(runs)
+
+
+def _joined(parts: list[IdRuns]) -> SegmentIds:
+    """Return the ids of consecutive chunks as a segment stores them."""
+    firsts = np.concatenate([part.firsts for part in parts])
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    begins = np.ones(len(firsts), bool)
+    begins[1:] = firsts[1:] != firsts[:-1] + lengths[:-1]
+    lengths = np.add.reduceat(lengths, np.flatnonzero(begins))
+    firsts = firsts[begins]
+    if len(firsts) == 1:
+        return SegmentIds(int(firsts[0]), None, None)
+    runs = IdRuns(firsts, np.append(0, np.cumsum(lengths)))
+    n = int(runs.starts[-1])
+    if 2 * len(firsts) < n:
+        return SegmentIds(int(firsts[0]), None, runs)
+    return SegmentIds(int(firsts[0]), runs.ids_of(np.arange(n)), None)
+
+
+def _neighbours(
+    source: Source, queries: Words, own: Ids, ids: SegmentIds, n_jobs: int | None
+) -> NDArray[np.int64]:
+    """Return the positions of the nearest neighbours of stored codes, without the codes themselves."""
+    k = calibration.KS[-1]
+    _, found = scan.nearest(source.segments, scan.CodeQueries(queries), k + 1, n_jobs)
+    positions = _positions(ids, found)
+    others = positions != own[:, None]
+    others[np.all(others, axis=1), -1] = False  # more than k + 1 equal codes: drop one of them
+    return positions[others].reshape(len(own), k)
+
+
+def _positions(ids: SegmentIds, wanted: Ids) -> Ids:
+    """Return the positions of ids."""
+    if ids.runs is not None:
+        return ids.runs.rows_of(wanted)
+    return wanted - ids.first if ids.listed is None else np.searchsorted(ids.listed, wanted)
+
+
+def _calibrate(
+    levels: TwoLevels, cell_of: Numbers, queries: Words, neighbours: NDArray[np.int64]
+) -> Calibration:
+    """Measure recall for queries with known neighbours."""
+    sizes = np.bincount(cell_of, minlength=len(levels.cells))
+    n_cells, n_groups = int(np.count_nonzero(sizes)), int(np.count_nonzero(np.diff(levels.firsts)))
+    group_of_cell = np.repeat(np.arange(len(levels.groups)), np.diff(levels.firsts))
+    steps = calibration.grid(n_cells)
+    needed, compared = [], np.zeros(len(steps))
+    step = max(1, _SCORES // len(levels.cells))
+    for start in range(0, len(queries), step):
+        own, cells = queries[start : start + step], cell_of[neighbours[start : start + step]]
+        cell_order, cell_ranks = _ranks(levels.cells, own, cells)
+        _, group_ranks = _ranks(levels.groups, own, group_of_cell[cells])
+        needed.append(calibration.needed(cell_ranks, group_ranks, n_cells, n_groups))
+        compared += np.cumsum(sizes[cell_order], axis=1)[:, steps - 1].sum(axis=0)
+    found = np.concatenate(needed)
+    curves = calibration.recall_curves(found, len(steps), found.shape[1])
+    return Calibration(
+        len(cell_of), n_cells, n_groups, len(queries), steps, compared / len(queries), *curves
+    )
+
+
+def _ranks(centres: Centres, queries: Words, chosen: NDArray[np.integer]) -> tuple[Ids, Ids]:
+    """Return the order of the centres for each query, and the ranks of the chosen ones."""
+    scores = np.empty((len(queries), len(centres)), np.uint16)
+    _core.score_centres(*centres.arguments, queries, scores)
+    order = np.argsort(scores, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(len(centres)), order.shape), axis=1)
+    return order, np.take_along_axis(ranks, np.asarray(chosen, np.int64), axis=1)

@@ -1,0 +1,135 @@
+"""Cells of a segment: which rows each has, and the positions of the rows.
+
+Rows are stored cell by cell, and in ascending order of their ids in each cell. The position of a row
+is its rank among all ids. Positions take little more than two bytes per code: their lower 16 bits
+are stored by row; the upper bits never descend in a cell, and are stored as a string of ones and
+zeros (Elias-Fano coding; see `Cells` in native/loops.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._util.errors import KdiffhashError
+from .calibration import Calibration
+from .centres import Centres, Numbers, TwoLevels
+
+_CHUNK = 2**20
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of a segment.
+
+    Attributes
+    ----------
+    levels : TwoLevels
+        Centres of the cells and of groups of cells.
+    starts : int64 array of shape (n_cells + 1,)
+        First row of each cell, and the number of rows.
+    low : uint16 array of shape (n_rows,)
+        Lower 16 bits of the position of each row.
+    high : uint64 array
+        Upper bits of the positions.
+    calibration : Calibration
+        How many cells to search for a recall.
+    stored_rows : uint32 array of shape (n_rows,), or None
+        The row of each position, if it was read from a file.
+    cache : dict
+        The row of each position, once it has been computed.
+    """
+
+    levels: TwoLevels
+    starts: Ints
+    low: NDArray[np.uint16]
+    high: NDArray[np.uint64]
+    calibration: Calibration
+    stored_rows: Numbers | None = None
+    cache: dict[str, Numbers] = field(default_factory=dict, compare=False)
+
+    @property
+    def order(self) -> tuple[NDArray[Any], ...]:
+        """The order of the rows as arguments of the core."""
+        return self.starts, self.low, self.high
+
+    @property
+    def n_used(self) -> int:
+        """Number of cells that have rows."""
+        return int(np.count_nonzero(np.diff(self.starts)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the centres and of the order of the rows."""
+        centres: tuple[Centres, ...] = (self.levels.groups, self.levels.cells)
+        arrays = [array for part in centres for array in part.arguments]
+        return sum(array.nbytes for array in (*arrays, self.levels.firsts, *self.order))
+
+    def positions_of(self, rows: Ints) -> Ints:
+        """Return the positions of rows."""
+        flat = np.ascontiguousarray(rows, np.int64).reshape(-1)
+        positions = np.empty_like(flat)
+        _core.positions_of(*self.order, flat, positions)
+        return self.checked(positions).reshape(np.shape(rows))
+
+    def checked(self, positions: Ints) -> Ints:
+        """Return positions that were read from the order of the rows, if they exist."""
+        if len(self.low) and positions.size and int(positions.max()) >= len(self.low):
+            raise DamagedCellsError(
+                "the cells of the index are damaged: the position of a row is too large; run "
+                "`kdiffhash index verify`"
+            )
+        return positions
+
+    def rows_of(self, positions: Ints) -> Ints:
+        """Return the rows of positions, which must exist."""
+        rows = self._rows[positions].astype(np.int64)
+        if rows.size and int(rows.max()) >= len(self.low):
+            raise DamagedCellsError(
+                "the cells of the index are damaged: the row of a position is too large; run "
+                "`kdiffhash index verify`"
+            )
+        return rows
+
+    @property
+    def _rows(self) -> Numbers:
+        """The row of each position, computed when it is first needed."""
+        if self.stored_rows is not None:
+            return self.stored_rows
+        if "rows" not in self.cache:
+            rows = np.empty(len(self.low), np.uint32)
+            for start in range(0, len(rows), _CHUNK):
+                own = np.arange(start, min(start + _CHUNK, len(rows)))
+                rows[self.positions_of(own)] = own
+            self.cache["rows"] = rows
+        return self.cache["rows"]
+
+
+class DamagedCellsError(KdiffhashError, ValueError):
+    """Error raised if cells that were read from a file contradict each other."""
+
+
+def order_rows(
+    cell_of: Numbers, n_cells: int
+) -> tuple[Ints, NDArray[np.uint16], NDArray[np.uint64]]:
+    """Order rows by cell; replace the cells of all positions by their rows.
+
+    Returns
+    -------
+    starts, low, high : arrays
+        See `Cells`.
+    """
+    n = len(cell_of)
+    starts = np.zeros(n_cells + 1, np.int64)
+    np.cumsum(np.bincount(cell_of, minlength=n_cells), out=starts[1:])
+    n_high = (n + 65535) >> 16
+    low = np.empty(n, np.uint16)
+    high = np.zeros((n + n_cells * n_high) // 64 + 1, np.uint64)
+    _core.order_rows(starts, cell_of, low, high)
+    return starts, low, high
