@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
+from .._util.threads import run_tiles
 from . import calibration, scan
 from .calibration import N_QUERIES, Calibration
 from .cells import Cells, order_rows
 from .centres import Centres, Numbers, TwoLevels, add_bits, train
-from .segment import BLOCK, IdRuns, Ids, Segment, Words, all_ids, words_by_id
+from .segment import BLOCK, IdRuns, Ids, Segment, SegmentIds, Words, all_ids, words_by_id
 
 MIN_CODES = 20_000  # an exact scan of fewer codes is as fast
 CODES_PER_CELL = 256
 _TRAINED_ON = 64  # codes per cell
 _CHUNK = 2**18  # codes read at a time
 _SCORES = 2**22  # scores of centres computed at a time during calibration
+_SCANNED = 2**22  # codes that are scanned for neighbours at a time
+_TILE = N_QUERIES // 4  # queries that a thread scans with
 _WINDOW_BYTES = 2**28  # blocks that are arranged in memory at a time when a file is written
 
 
@@ -36,14 +40,6 @@ class Layout(NamedTuple):
     ids: SegmentIds
 
 
-class SegmentIds(NamedTuple):
-    """Ascending ids, as a segment stores them."""
-
-    first: int
-    listed: Ids | None
-    runs: IdRuns | None
-
-
 @dataclass(frozen=True)
 class Source:
     """The codes of segments in ascending order of their ids; the position of a code is its rank."""
@@ -57,7 +53,7 @@ class Source:
     def chunks(self) -> Iterator[tuple[Words, Ids]]:
         """Yield codes and their ids."""
         segments = sorted(self.segments, key=lambda segment: segment.first_id)
-        if any(a.last_id >= b.first_id for a, b in zip(segments, segments[1:])):
+        if any(a.last_id >= b.first_id for a, b in pairwise(segments)):
             ids = all_ids(segments)
             for start in range(0, len(ids), _CHUNK):
                 own = ids[start : start + _CHUNK]
@@ -68,6 +64,7 @@ class Source:
                 rows = segment.kept_in_order(start, min(start + _CHUNK, segment.n_rows))
                 if len(rows):
                     yield segment.words_of(rows), segment.ids_of(rows)
+                segment.release_pages()
 
     def words_at(self, positions: Ids) -> Words:
         """Return the codes at ascending positions."""
@@ -106,17 +103,24 @@ def lay_out(source: Source, n_cells: int | None, n_jobs: int | None) -> Layout:
     measured = _calibrate(levels, cell_of, queries, positions)
     if measured.choose(10, 0.9) is None:
         raise CellsDoNotHelpError(
-            "cells do not help with these codes: to find 90 % of the 10 nearest neighbours, so many "
-            "cells would have to be searched that an exact scan is as fast (codes without "
+            "cells do not help with these codes: to find 90 % of the 10 nearest neighbours, so "
+            "many of them would have to be searched that an exact scan is as fast (codes without "
             "clusters, such as uniform random ones, are like that)"
         )
     order = order_rows(cell_of, len(levels.cells))
-    return Layout(Cells(levels, *order, measured), cell_of, ids)
+    return Layout(Cells(levels, *order, measured, n_cells_asked=n_cells), cell_of, ids)
 
 
-def build(source: Source, n_cells: int | None, n_jobs: int | None) -> Segment:
+def layout_of(source: Source, n_jobs: int | None) -> Layout:
+    """Return the cells that the source has, or new ones if they lack or exceed its codes."""
+    cells = next((own.cells for own in source.segments if own.cells is not None), None)
+    if cells is not None and len(source.segments) == 1 and len(source) == len(cells.low):
+        return Layout(cells, cells.all_rows, source.segments[0].id_map)
+    return lay_out(source, None if cells is None else cells.n_cells_asked, n_jobs)
+
+
+def in_memory(source: Source, layout: Layout) -> Segment:
     """Return a segment in memory with the codes of the source, ordered by cell."""
-    layout = lay_out(source, n_cells, n_jobs)
     n = len(layout.rows)
     (blocks,) = windows(source, layout.rows, -(-n // BLOCK) * BLOCK)
     first, listed, runs = layout.ids
@@ -165,43 +169,32 @@ def _assign(
     starts = range(0, len(sums), step)
     parts = [Centres.of(sums[i : i + step], sizes[i : i + step]) for i in starts]
     centres = Centres.joined(parts)
-    return TwoLevels(levels.groups, centres, levels.firsts), cell_of, _joined(runs)
-
-
-def _joined(parts: list[IdRuns]) -> SegmentIds:
-    """Return the ids of consecutive chunks as a segment stores them."""
-    firsts = np.concatenate([part.firsts for part in parts])
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    begins = np.ones(len(firsts), bool)
-    begins[1:] = firsts[1:] != firsts[:-1] + lengths[:-1]
-    lengths = np.add.reduceat(lengths, np.flatnonzero(begins))
-    firsts = firsts[begins]
-    if len(firsts) == 1:
-        return SegmentIds(int(firsts[0]), None, None)
-    runs = IdRuns(firsts, np.append(0, np.cumsum(lengths)))
-    n = int(runs.starts[-1])
-    if 2 * len(firsts) < n:
-        return SegmentIds(int(firsts[0]), None, runs)
-    return SegmentIds(int(firsts[0]), runs.ids_of(np.arange(n)), None)
+    return TwoLevels(levels.groups, centres, levels.firsts), cell_of, SegmentIds.joined(runs)
 
 
 def _neighbours(
     source: Source, queries: Words, own: Ids, ids: SegmentIds, n_jobs: int | None
 ) -> NDArray[np.int64]:
-    """Return the positions of the nearest neighbours of stored codes, without the codes themselves."""
+    """Return the positions of the nearest neighbours of stored codes, other than themselves."""
     k = calibration.KS[-1]
-    _, found = scan.nearest(source.segments, scan.CodeQueries(queries), k + 1, n_jobs)
-    positions = _positions(ids, found)
+    found: Ids = np.empty((len(queries), k + 1), np.int64)
+
+    def search(start: int, stop: int) -> None:
+        best, batch = None, scan.CodeQueries(queries[start:stop])
+        for segment in source.segments:
+            for first in range(0, segment.n_rows, _SCANNED):
+                rows = scan.RowRange(segment, first, min(first + _SCANNED, segment.n_rows))
+                best = scan.nearest_in([rows], batch, k + 1, best)
+                segment.release_pages()
+        assert best is not None
+        found[start:stop] = best[1]
+
+    run_tiles(lambda: search, len(queries), _TILE, n_jobs, blas=False)
+    positions = ids.positions(found, len(source))
     others = positions != own[:, None]
     others[np.all(others, axis=1), -1] = False  # more than k + 1 equal codes: drop one of them
-    return positions[others].reshape(len(own), k)
-
-
-def _positions(ids: SegmentIds, wanted: Ids) -> Ids:
-    """Return the positions of ids."""
-    if ids.runs is not None:
-        return ids.runs.rows_of(wanted)
-    return wanted - ids.first if ids.listed is None else np.searchsorted(ids.listed, wanted)
+    neighbours: Ids = positions[others].reshape(len(own), k)
+    return neighbours
 
 
 def _calibrate(

@@ -1,15 +1,14 @@
 """Cells of a segment: which rows each has, and the positions of the rows.
 
-Rows are stored cell by cell, and in ascending order of their ids in each cell. The position of a row
-is its rank among all ids. Positions take little more than two bytes per code: their lower 16 bits
-are stored by row; the upper bits never descend in a cell, and are stored as a string of ones and
-zeros (Elias-Fano coding; see `Cells` in native/loops.h).
+Rows are stored cell by cell, and in ascending order of their ids in each cell. The position of a
+row is its rank among all ids. Positions take little more than two bytes per code: their lower 16
+bits are stored by row; the upper bits never descend in a cell, and are stored as a string of ones
+and zeros (Elias-Fano coding; see `Cells` in native/loops.h).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +41,8 @@ class Cells:
         How many cells to search for a recall.
     stored_rows : uint32 array of shape (n_rows,), or None
         The row of each position, if it was read from a file.
+    n_cells_asked : int or None
+        The number of cells that the user chose.
     cache : dict
         The row of each position, once it has been computed.
     """
@@ -52,10 +53,11 @@ class Cells:
     high: NDArray[np.uint64]
     calibration: Calibration
     stored_rows: Numbers | None = None
+    n_cells_asked: int | None = None
     cache: dict[str, Numbers] = field(default_factory=dict, compare=False)
 
     @property
-    def order(self) -> tuple[NDArray[Any], ...]:
+    def order(self) -> tuple[Ints, NDArray[np.uint16], NDArray[np.uint64]]:
         """The order of the rows as arguments of the core."""
         return self.starts, self.low, self.high
 
@@ -89,7 +91,7 @@ class Cells:
 
     def rows_of(self, positions: Ints) -> Ints:
         """Return the rows of positions, which must exist."""
-        rows = self._rows[positions].astype(np.int64)
+        rows = self.all_rows[positions].astype(np.int64)
         if rows.size and int(rows.max()) >= len(self.low):
             raise DamagedCellsError(
                 "the cells of the index are damaged: the row of a position is too large; run "
@@ -98,7 +100,7 @@ class Cells:
         return rows
 
     @property
-    def _rows(self) -> Numbers:
+    def all_rows(self) -> Numbers:
         """The row of each position, computed when it is first needed."""
         if self.stored_rows is not None:
             return self.stored_rows

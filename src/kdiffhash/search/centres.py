@@ -8,6 +8,7 @@ every instruction set and number of threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Centres:
     bias: NDArray[np.uint16]
 
     @classmethod
-    def of(cls, sums: NDArray[np.generic], sizes: NDArray[np.generic]) -> Centres:
+    def of(cls, sums: NDArray[Any], sizes: NDArray[Any]) -> Centres:
         """Return the centres of cells, given by the sums of bits and the number of their codes."""
         n, n_bits = sums.shape
         used = sizes > 0
@@ -87,7 +88,9 @@ class TwoLevels:
     firsts: NDArray[np.int64]
 
     @property
-    def arguments(self) -> tuple[NDArray[np.generic], ...]:
+    def arguments(
+        self,
+    ) -> tuple[Words, NDArray[np.uint16], Words, NDArray[np.uint16], NDArray[np.int64]]:
         """The centres as arguments of the core."""
         return (*self.groups.arguments, *self.cells.arguments, self.firsts)
 

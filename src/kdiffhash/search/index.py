@@ -1,9 +1,11 @@
-"""The index: codes with ids, in memory or in a file, with exact search by Hamming distance."""
+"""The index: codes with ids, in memory or in a file, searched by Hamming distance."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -12,7 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import Codes, as_words
-from . import checks
+from . import checks, probe
+from .build_cells import CellsDoNotHelpError, Layout, Source, in_memory, lay_out, layout_of, windows
+from .cells_payload import CellContent
 from .code_store import Upserted
 from .index_file import Content, IndexFile, write_file
 from .index_format import MAX_BITS, PLAIN_VERSION, VERSION, Head, damage
@@ -22,6 +26,7 @@ from .segment import (
     Ids,
     Removals,
     Segment,
+    SegmentIds,
     all_ids,
     make_segment,
     merge,
@@ -30,7 +35,7 @@ from .segment import (
     without_ids,
     words_by_id,
 )
-from .string_ids import StringIds, new_block
+from .string_ids import IdBlock, StringIds, new_block
 
 if TYPE_CHECKING:
     from .checks import Model
@@ -39,10 +44,10 @@ _MAX_MAPS = 64  # memory maps that a writer accumulates before it maps the whole
 
 
 class HammingIndex(IndexSearch):
-    """Exact search by Hamming distance.
+    """Codes with ids, searched by Hamming distance.
 
-    At equal distance the lower id comes first; of string ids, the one that was added first.
-    Implements `CodeStore`.
+    Searches are exact, unless `search` is asked for a recall (see `build_cells`). At equal distance
+    the lower id comes first; of string ids, the one that was added first. Implements `CodeStore`.
 
     Parameters
     ----------
@@ -186,15 +191,23 @@ class HammingIndex(IndexSearch):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to a file, atomically replacing an existing one.
 
+        Cells are built again if codes were added or removed since.
+
         Parameters
         ----------
         path : path
             File to write.
         """
-        strings = self._snapshot.strings is not None
-        version = VERSION if strings else PLAIN_VERSION
+        snapshot, next_id = self._snapshot, self._next_id
+        strings = snapshot.strings is not None
+        cells, content = probe.cells_of(snapshot.segments), self._content()
+        if cells is not None:
+            source = Source(snapshot.segments, self.n_bits)
+            with contextlib.suppress(CellsDoNotHelpError):
+                content = self._with_cells(source, layout_of(source, None))
+        version = PLAIN_VERSION if cells is None and not strings else VERSION
         head = Head(version, self.n_bits, self.model, string_ids=strings)
-        write_file(Path(path), head, self._content(), 0 if strings else self._next_id)
+        write_file(Path(path), head, content, 0 if strings else next_id)
 
     def close(self) -> None:
         """Close the file, if there is one, after changes that are running on other threads."""
@@ -223,13 +236,73 @@ class HammingIndex(IndexSearch):
                 self._n_loaded = 0 if self._file.refresh() else self._n_loaded
                 self._load(self._file)
 
+    def build_cells(self, n_cells: int | None = None, *, n_jobs: int | None = None) -> bool:
+        """Group the codes by similarity, so that `search` can search the nearest cells only.
+
+        Recall is measured with stored codes as queries; `search` relies on these measurements.
+        Codes that are added later are compared with every query, until `compact` puts them into
+        cells, too. A file is rewritten in format 4 and replaced atomically.
+
+        Parameters
+        ----------
+        n_cells : int or None, default=None
+            Approximate number of cells. None makes cells of about 256 codes.
+        n_jobs : int or None, default=None
+            Number of threads; None uses all cores available to this process. The cells do not
+            depend on it.
+
+        Returns
+        -------
+        built : bool
+            Whether the index has cells now. If searching cells would be no faster than an exact
+            search, as with few codes or uniform random ones, a warning says so, and all searches
+            stay exact.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kdiffhash import HammingIndex
+        >>> rng = np.random.default_rng(0)
+        >>> centres = rng.integers(0, 256, (1000, 16), dtype=np.uint8)
+        >>> noise = np.packbits(rng.random((30_000, 128)) < 0.1, axis=1)
+        >>> index = HammingIndex(centres[rng.integers(0, 1000, 30_000)] ^ noise)
+        >>> index.build_cells()
+        True
+        >>> distances, ids = index.search(centres[:5], k=10, recall=0.95)
+        >>> index.explain(k=10, recall=0.95)["method"]
+        'cells'
+        """
+        if n_cells is not None:
+            n_cells = checks.check_count(n_cells, "n_cells")
+        with self._changing:
+            return self._build_cells(n_cells, n_jobs)
+
+    def _build_cells(self, n_cells: int | None, n_jobs: int | None) -> bool:
+        if self._file is not None:
+            self._file.check_changeable()
+        source = Source(self._segments, self.n_bits)
+        try:
+            layout = lay_out(source, n_cells, n_jobs)
+        except CellsDoNotHelpError as error:
+            warnings.warn(f"{error}; searches stay exact", UserWarning, stacklevel=3)
+            return False
+        if self._file is not None:
+            content = self._with_cells(source, layout)
+            self._rewrite(self._file.head._replace(version=VERSION), content)
+            return True
+        self._snapshot = self._snapshot._replace(segments=[in_memory(source, layout)])
+        return True
+
     def compact(self) -> None:
         """Reclaim the space of removed codes and merge small batches.
 
-        The file is rewritten and replaced atomically. Readers that have it open keep the old
-        version until they call `refresh`.
+        Cells are built again, with all codes. The file is rewritten and replaced atomically.
+        Readers that have it open keep the old version until they call `refresh`.
         """
         with self._changing:
+            cells = probe.cells_of(self._segments)
+            if cells is not None and self._build_cells(cells.n_cells_asked, None):
+                return
             if self._file is not None:
                 head = self._file.head
                 self._rewrite(head._replace(version=max(head.version, PLAIN_VERSION)))
@@ -239,14 +312,14 @@ class HammingIndex(IndexSearch):
             for piece in self._content():
                 if isinstance(piece, Segment):
                     segments.append(piece)
-                elif strings is not None:
+                elif isinstance(piece, IdBlock) and strings is not None:
                     strings = strings.with_block(piece)
             self._snapshot = Snapshot(segments, strings)
             if strings is not None:
                 self._next_id = len(self)
 
     def _content(self) -> Content:
-        """Yield what a new file holds: rows in large segments, after the string ids they have."""
+        """Yield what a new file without cells holds: rows, after the string ids they have."""
         segments, strings = self._snapshot
         first = 0
         for segment in merge(segments):
@@ -257,10 +330,21 @@ class HammingIndex(IndexSearch):
             yield replace(segment, first_id=first, listed=None, runs=None)
             first += segment.n_rows
 
-    def _rewrite(self, head: Head) -> None:
+    def _with_cells(self, source: Source, layout: Layout) -> Content:
+        """Yield what a new file with cells holds."""
+        strings, ids, first = self._snapshot.strings, layout.ids, 0
+        if strings is not None:
+            for _, own in source.chunks():
+                yield strings.renumbered(first, own)
+                first += len(own)
+            ids = SegmentIds(0)
+        yield CellContent(layout.cells, layout.rows, ids, windows(source, layout.rows))
+
+    def _rewrite(self, head: Head, content: Content | None = None) -> None:
         """Replace the file by a new one with the same content."""
         if self._file is not None:
-            self._file.replace(self._content(), head, 0 if head.string_ids else self._next_id)
+            content = self._content() if content is None else content
+            self._file.replace(content, head, 0 if head.string_ids else self._next_id)
             self._n_loaded = 0
             self._load(self._file)
 
@@ -336,7 +420,8 @@ class HammingIndex(IndexSearch):
         -------
         info : dict
             ``codes``, ``bits``, ``model`` and ``ids`` ("integers" or "strings"); for a file also
-            ``removed``, ``batches``, ``bytes`` and ``format``.
+            ``removed``, ``batches``, ``bytes`` and ``format``. With cells also ``cells``, their
+            number, and ``outside_cells``, the number of codes added since.
         """
         result = {"codes": len(self), "bits": self.n_bits, "model": self.model}
         result["ids"] = "integers" if self._snapshot.strings is None else "strings"
@@ -345,11 +430,11 @@ class HammingIndex(IndexSearch):
             rows = sum(batch.n for batch in batches if batch.kind in ROWS)
             result |= {"removed": rows - len(self), "batches": slot.n_batches}
             result |= {"bytes": slot.end, "format": self._file.head.version}
-        return result
+        return result | probe.describe(self._segments)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes, and of ids that are not consecutive."""
+        """Bytes of the codes, of ids that are not consecutive, and of cells."""
         segments, strings = self._snapshot
         n_bytes = 0 if strings is None else strings.nbytes
         return n_bytes + sum(segment.nbytes for segment in segments)

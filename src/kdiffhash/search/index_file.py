@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -17,16 +17,19 @@ from numpy.typing import NDArray
 from .._util.files import replacing
 from . import index_format as disk
 from . import index_payload as payloads
+from .cells_payload import CellContent
 from .index_error import REPAIR, IndexFileError
 from .index_format import Head, Slot
 from .index_lock import creating, is_at, open_locked, remove_leftovers, unlock
-from .index_payload import HEADER_SIZE, REMOVED, STRINGS, Batch
+from .index_payload import CELLS, HEADER_SIZE, REMOVED, STRINGS, Batch
 from .segment import Ids, Segment
 from .string_ids import IdBlock
 
 _SMALL = 2**20  # batches below this size in bytes are read, larger ones are memory-mapped
 
-Content: TypeAlias = Iterator[Segment | IdBlock]  # string ids come before the rows that have them
+Content: TypeAlias = Iterator[
+    Segment | IdBlock | CellContent
+]  # string ids come before the rows that have them
 
 
 class IndexFile:
@@ -187,6 +190,11 @@ class IndexFile:
         numbers = (kind, segment.n_rows, segment.first_id)
         return self._append(*numbers, arrays, next_id, n_removed)
 
+    def add_cells(self, content: CellContent, next_id: int) -> Batch:
+        """Append a batch of rows with cells, which takes a file of version 4."""
+        numbers = (CELLS, content.n_rows, content.ids.first)
+        return self._append(*numbers, content.arrays(), next_id)
+
     def add_strings(self, block: IdBlock) -> Batch:
         """Append a batch of string ids, before the rows that have them."""
         arrays = payloads.from_id_block(block)
@@ -200,7 +208,7 @@ class IndexFile:
 
     def replace(self, content: Content, head: Head, next_id: int) -> None:
         """Replace this file by a new one with this content, and the version of this head."""
-        self._check_writable()
+        self.check_changeable()
         self._check_unchanged()
         for batch in self.batches:  # copied damage would get a valid checksum
             if batch.size >= _SMALL and not disk.is_whole(self._handle(), batch):
@@ -221,7 +229,8 @@ class IndexFile:
         file, self._file = self._handle(), None
         return file
 
-    def _check_writable(self) -> None:
+    def check_changeable(self) -> None:
+        """Refuse to change a file that is open for reading, or was opened before a fork."""
         if not self.writable:
             raise ValueError(
                 f"{self.path} is open for reading only; open it with mode='a' to change it"
@@ -251,26 +260,26 @@ class IndexFile:
         kind: int,
         n: int,
         first_id: int,
-        arrays: list[NDArray[Any]],
+        arrays: Iterable[NDArray[Any]],
         next_id: int,
         n_removed: int = 0,
     ) -> Batch:
-        self._check_writable()
+        self.check_changeable()
         self._check_unchanged()
         file, slot = self._handle(), self.slot
         start, sequence = slot.end, slot.sequence + 1
-        pieces, checksum, size = [], 0, 0
-        for array in arrays:
-            for piece in (array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % 64)):
-                if len(piece):
-                    pieces.append(piece)
-                    checksum = zlib.crc32(piece, checksum)
-                    size += len(piece)
-        batch = Batch(start, kind, n, first_id, size, checksum, n_removed)
+        checksum, size = 0, 0
         try:
-            offset = disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
-            for piece in pieces:
-                offset = disk.write_bytes(file, piece, offset)
+            offset = start + HEADER_SIZE
+            for array in arrays:
+                array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+                for piece in (array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % 64)):
+                    if len(piece):
+                        checksum = zlib.crc32(piece, checksum)
+                        size += len(piece)
+                        offset = disk.write_bytes(file, piece, offset)
+            batch = Batch(start, kind, n, first_id, size, checksum, n_removed)
+            disk.write_bytes(file, disk.header_bytes(batch, sequence), start)
             os.fsync(file)
         except OSError as error:
             _truncate(file, start)
@@ -317,6 +326,8 @@ def _write(path: Path, head: Head, content: Content, next_id: int) -> IndexFile:
         for piece in content:
             if isinstance(piece, IdBlock):
                 new.add_strings(piece)
+            elif isinstance(piece, CellContent):
+                new.add_cells(piece, max(new.slot.next_id, piece.last_id + 1))
             else:
                 new.add_rows(piece, max(new.slot.next_id, piece.last_id + 1))
     except BaseException:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import cells_payload
 from .index_error import REPAIR, IndexFileError
 from .segment import BLOCK, IdRuns, Ids, Segment, n_words
 from .string_ids import IdBlock, Texts
 
 HEADER_SIZE = 64
-FOLLOWING, LISTED, REMOVED, RUNS, STRINGS = 1, 2, 3, 4, 5
-ROWS = (FOLLOWING, LISTED, RUNS)  # consecutive ids, listed ids, runs of ids; then blocks
+FOLLOWING, LISTED, REMOVED, RUNS, STRINGS, CELLS = 1, 2, 3, 4, 5, 6
+ROWS = (FOLLOWING, LISTED, RUNS, CELLS)  # consecutive ids, listed ids, runs of ids; then blocks
 _LAST = 2**63
 
 
@@ -52,13 +53,15 @@ class Batch:
         """Return whether kind, numbers and size agree with each other."""
         if self.n < 1 or self.first_id + self.n > _LAST:
             return False
-        if version < 4 and (self.n_removed or self.kind == STRINGS):
+        if version < 4 and (self.n_removed or self.kind in (STRINGS, CELLS)):
             return False
         if self.kind == REMOVED:
             return self.size == padded(8 * self.n) and not self.n_removed
         if self.kind == STRINGS:
             return self.size > sum(_string_parts(self.n)) and not self.n_removed
         ids_size = self.id_bytes(n_bits)
+        if self.kind == CELLS:  # the rest is checked by `read_cells`
+            return ids_size >= cells_payload.HEAD_SIZE and ids_size % 64 == self.n_removed == 0
         if self.kind == RUNS:
             return ids_size > 0 and ids_size % 64 == 0
         expected = {FOLLOWING: 0, LISTED: padded(8 * self.n)}
@@ -79,6 +82,9 @@ def to_segment(
     batch: Batch, payload: NDArray[np.uint8], n_bits: int, mapped: bool = False
 ) -> Segment:
     """Return the rows in the payload of a batch, without copying them."""
+    if batch.kind == CELLS:
+        segment = cells_payload.read_cells(payload, batch.n, batch.first_id, n_bits, batch.start)
+        return replace(segment, mapped=mapped)
     n_ids = batch.id_bytes(n_bits)
     payload = payload[padded(8 * batch.n_removed) :]
     listed = runs = None

@@ -1,4 +1,4 @@
-"""The searches of an index: nearest neighbours, range search, duplicates and groups, all exact."""
+"""The searches of an index: nearest neighbours, range search, duplicates and groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..codes import as_words
-from . import checks, lookup_tables, scan
+from . import checks, lookup_tables, probe, scan
 from .groups import Groups, Method, find_groups
 from .rerank import Distances, check_factor, check_projections, rerank_by
 from .rerank import rerank as rerank_by_projections
@@ -87,11 +87,38 @@ class IndexSearch:
     n_bits: int
     _snapshot: Snapshot
 
+    def explain(
+        self, k: int = 10, *, recall: float | None = None, n_probe: int | None = None
+    ) -> dict[str, Any]:
+        """Say what a search with these arguments compares a query with.
+
+        Parameters
+        ----------
+        k : int, default=10
+            Number of neighbours.
+        recall, n_probe : float or int, default=None
+            See `search`.
+
+        Returns
+        -------
+        plan : dict
+            ``method`` ("exact" or "cells"), ``reason`` for an exact search, and ``compared``, the
+            number of codes that a query is compared with. With cells also ``n_probe``, ``cells``,
+            ``outside_cells`` (codes added since the cells were built), ``recall`` as it was
+            measured with ``n_queries`` stored codes, and its 95 % confidence interval
+            ``interval``. The recall is None where it was not measured (k above 100).
+        """
+        k = checks.check_k(k)
+        probe.check(recall, n_probe)
+        return probe.explain(self._snapshot.segments, k, recall, n_probe)
+
     def search(
         self,
         queries: ArrayLike | None = None,
         k: int = 10,
         *,
+        recall: float | None = None,
+        n_probe: int | None = None,
         queries_float: ArrayLike | None = None,
         allowed: ArrayLike | None = None,
         rerank_projections: ArrayLike | None = None,
@@ -107,6 +134,13 @@ class IndexSearch:
             Several codes, or a single one. Give either `queries` or `queries_float`.
         k : int, default=10
             Number of neighbours.
+        recall : float or None, default=None
+            Search approximately: search as many cells as it takes to find this share of the k
+            nearest codes, on average, according to the measurements made by `build_cells`. The
+            search is exact if it is no slower, if k is above 100, with `allowed`, and if the index
+            has no cells. None searches exactly.
+        n_probe : int or None, default=None
+            Search approximately: search the codes of this number of cells, the nearest ones.
         queries_float : float array of shape (n, n_bits) or (n_bits,), or None, default=None
             Float queries: projections from `BaseHasher.project`. All codes are compared with the
             signs of the projections, and each differing bit is weighted by the absolute value of
@@ -171,6 +205,12 @@ class IndexSearch:
             codes, single = checks.check_queries(queries, self.n_bits)
             query_set = scan.CodeQueries(as_words(codes))
         k, factor = checks.check_k(k), check_factor(rerank_factor)
+        probe.check(recall, n_probe)
+        if queries_float is not None and not (recall is None and n_probe is None):
+            raise ValueError(
+                "float queries are compared with all codes; pass queries (codes) and "
+                "rerank_projections to search approximately, or leave out recall and n_probe"
+            )
         if rerank_projections is not None:
             own_shape = (len(query_set), self.n_bits)
             projections, _ = check_projections(rerank_projections, own_shape, "rerank_projections")
@@ -178,17 +218,18 @@ class IndexSearch:
         segments = snapshot.segments if allowed is None else snapshot.only(allowed)
         n_codes = sum(segment.n_kept for segment in segments)
         m = min(k, n_codes)
+        if allowed is not None:
+            recall = None  # it was measured among all codes
+        reranked = rerank is not None or rerank_projections is not None
+        n_found = min(k * factor, n_codes) if reranked else m
+        found = probe.search(segments, query_set, n_found, recall, n_probe, n_jobs)
         if rerank is not None:
             distances_of = rerank
-            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
-            found = rerank_by(lambda q, own: distances_of(q, snapshot.public(own)), ids, m)
+            found = rerank_by(lambda q, own: distances_of(q, snapshot.public(own)), found[1], m)
         elif rerank_projections is not None:
-            _, ids = scan.nearest(segments, query_set, min(k * factor, n_codes), n_jobs)
-            found = rerank_by_projections(segments, projections, ids, m, n_jobs)
-        else:
-            found = scan.nearest(segments, query_set, m, n_jobs)
-            if queries_float is not None:
-                found = found[0].view(np.float32), found[1]
+            found = rerank_by_projections(segments, projections, found[1], m, n_jobs)
+        elif queries_float is not None:
+            found = found[0].view(np.float32), found[1]
         distances, chosen = found[0], snapshot.public(found[1])
         return (distances[0], chosen[0]) if single else (distances, chosen)
 

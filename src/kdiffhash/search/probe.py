@@ -24,6 +24,12 @@ def with_cells(segments: list[Segment]) -> Segment | None:
     return next((segment for segment in segments if segment.cells is not None), None)
 
 
+def cells_of(segments: list[Segment]) -> Cells | None:
+    """Return the cells of an index."""
+    segment = with_cells(segments)
+    return None if segment is None else segment.cells
+
+
 def nearest(
     segments: list[Segment], queries: Words, k: int, n_probe: int, n_jobs: int | None
 ) -> tuple[Distances, Ids, Ids]:
@@ -79,10 +85,11 @@ def _nearest_in(
     distances, positions = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
     sizes, compared = np.empty(n, np.int64), np.empty(n, np.int64)
     n_groups = cells.calibration.groups_for(n_probe)
-    _core.nearest_in_cells(
-        *(segment.flat, segment.n_rows, segment.kept, *cells.order, *cells.levels.arguments),
-        *(n_groups, n_probe, queries, distances, positions, sizes, compared),
-    )
+    codes = (segment.flat, segment.n_rows, segment.kept, *cells.order)
+    results = (distances, positions, sizes, compared)
+    searched = (*cells.levels.arguments, n_groups, n_probe)
+    arguments = (*codes, *searched, queries, *results)
+    _core.nearest_in_cells(*arguments)
     best = distances, segment.ids_at(positions), sizes
     if not tail:
         return best, compared
@@ -128,16 +135,16 @@ def plan(
     """Return how many cells to search, or None and the reason for an exact search."""
     if recall is None and n_probe is None:
         return None, "neither recall nor n_probe was given"
-    segment = with_cells(segments)
-    if segment is None or segment.cells is None:
+    cells = cells_of(segments)
+    if cells is None:
         if n_probe is not None:
             raise ValueError("the index has no cells, so n_probe has no meaning; call build_cells")
         return None, "the index has no cells"
     if recall is not None:
-        n_probe = segment.cells.calibration.choose(k, recall)
+        n_probe = cells.calibration.choose(k, recall)
         if n_probe is None:
             return None, f"an exact search is as fast for k={k} and recall {recall:g}"
-    if n_probe is None or n_probe >= segment.cells.n_used:
+    if n_probe is None or n_probe >= cells.n_used:
         return None, "all cells are searched"
     return n_probe, ""
 

@@ -133,8 +133,8 @@ class CodeQueries:
         if (cells := rows.segment.cells) is None:
             _core.nearest(*rows.arguments, self.words, slices, bounds, *found)
         else:
-            own = (*rows.arguments, *cells.order)
-            _core.nearest_by_position(*own, self.words, slices, bounds, *found)
+            own = (*rows.arguments, *cells.order, self.words, slices, bounds, *found)
+            _core.nearest_by_position(*own)
         return found
 
 
@@ -165,9 +165,10 @@ class FloatQueries:
     def search(self, rows: RowRange, bounds: Ids, k: int) -> Nearest:
         distances, others = np.zeros((len(self), k), np.float32), _room(len(self), k)
         limits = bounds.astype(np.int32).view(np.float32)
-        order = (None,) * 3 if rows.segment.cells is None else rows.segment.cells.order
-        own = (*rows.arguments, *order)
-        _core.nearest_weighted(*own, self.projections, limits, distances, *others)
+        cells = rows.segment.cells
+        order = (None, None, None) if cells is None else cells.order
+        own = (*rows.arguments, *order, self.projections, limits, distances, *others)
+        _core.nearest_weighted(*own)
         return (distances.view(np.int32), *others)
 
 

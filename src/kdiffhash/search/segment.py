@@ -6,6 +6,7 @@ by word, so that vector instructions compare eight codes at a time.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,6 +71,51 @@ class IdRuns(NamedTuple):
         return np.where(there, rows, -1)
 
 
+class SegmentIds(NamedTuple):
+    """Ascending ids, as a segment stores them; see `Segment`."""
+
+    first: int
+    listed: Ids | None = None
+    runs: IdRuns | None = None
+
+    @classmethod
+    def joined(cls, parts: list[IdRuns]) -> SegmentIds:
+        """Return the ids of several parts, each of which is above the one before."""
+        firsts = np.concatenate([part.firsts for part in parts])
+        lengths = np.concatenate([np.diff(part.starts) for part in parts])
+        begins = np.ones(len(firsts), bool)
+        begins[1:] = firsts[1:] != firsts[:-1] + lengths[:-1]
+        at = np.flatnonzero(begins)
+        runs = IdRuns(firsts[at], np.append(0, np.cumsum(np.add.reduceat(lengths, at))))
+        first, n = int(firsts[0]), int(runs.starts[-1])
+        if len(at) == 1:
+            return cls(first)
+        if 2 * len(at) < n:
+            return cls(first, runs=runs)
+        return cls(first, runs.ids_of(np.arange(n)))
+
+    def at(self, positions: Ids) -> Ids:
+        """Return the ids at positions."""
+        if self.runs is not None:
+            return self.runs.ids_of(positions)
+        return self.first + positions if self.listed is None else self.listed[positions]
+
+    def last(self, n: int) -> int:
+        """Return the last of n ids."""
+        return int(self.at(np.array([n - 1]))[0])
+
+    def positions(self, ids: Ids, n: int) -> Ids:
+        """Return the positions of ids; -1 for ids that are not among the n."""
+        if self.runs is not None:
+            return self.runs.rows_of(ids)
+        if self.listed is not None:
+            found = np.searchsorted(self.listed, ids)
+            return np.where(self.listed[np.minimum(found, n - 1)] == ids, found, -1)
+        with np.errstate(over="ignore"):
+            found = ids - self.first
+        return np.where((ids >= self.first) & (ids <= self.last(n)), found, -1)
+
+
 @dataclass(frozen=True)
 class Segment:
     """Codes with their ids; never changed in place.
@@ -124,7 +170,7 @@ class Segment:
     @property
     def last_id(self) -> int:
         """The highest id, even if its row has been removed."""
-        return int(self.ids_at(np.array([self.n_rows - 1]))[0])
+        return self.id_map.last(self.n_rows)
 
     @property
     def n_kept(self) -> int:
@@ -135,8 +181,8 @@ class Segment:
     def nbytes(self) -> int:
         """Bytes of the codes, of ids that are not consecutive, and of cells."""
         arrays = (self.blocks, self.listed, *(self.runs or ()))
-        own = sum(array.nbytes for array in arrays if array is not None)
-        return own + (0 if self.cells is None else self.cells.nbytes)
+        cells = 0 if self.cells is None else self.cells.nbytes
+        return cells + sum(int(array.nbytes) for array in arrays if array is not None)
 
     def ids_of(self, rows: Ids) -> Ids:
         """Return the ids of rows."""
@@ -146,21 +192,16 @@ class Segment:
         """Return the ids at positions."""
         if self.cells is not None:
             self.cells.checked(positions)
-        if self.runs is not None:
-            return self.runs.ids_of(positions)
-        return self.first_id + positions if self.listed is None else self.listed[positions]
+        return self.id_map.at(positions)
+
+    @property
+    def id_map(self) -> SegmentIds:
+        """The ids by position."""
+        return SegmentIds(self.first_id, self.listed, self.runs)
 
     def rows_of(self, ids: Ids) -> Ids:
         """Return the rows of ids; -1 for ids that are missing or removed."""
-        if self.runs is not None:
-            rows = self.runs.rows_of(ids)
-        elif self.listed is None:
-            with np.errstate(over="ignore"):
-                rows = ids - self.first_id
-            rows = np.where((ids >= self.first_id) & (ids <= self.last_id), rows, -1)
-        else:
-            rows = np.searchsorted(self.listed, ids)
-            rows = np.where(self.listed[np.minimum(rows, self.n_rows - 1)] == ids, rows, -1)
+        rows = self.id_map.positions(ids, self.n_rows)
         if self.cells is not None and np.any(rows >= 0):
             rows[rows >= 0] = self.cells.rows_of(rows[rows >= 0])
         if self.kept is not None:
@@ -176,6 +217,14 @@ class Segment:
         bits = np.unpackbits(self.kept[first >> 3 : (last + 7) >> 3], bitorder="little")
         return np.flatnonzero(bits[first & 7 :][: last - first]) + first
 
+    def release_pages(self) -> None:
+        """Give back the memory of pages of the file that have been read; they can be read again."""
+        base: object = self.blocks
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            base.madvise(mmap.MADV_DONTNEED)
+
     def kept_in_order(self, first: int, last: int) -> Ids:
         """Return the rows at positions `first` to `last` that have not been removed."""
         if self.cells is None:
@@ -183,7 +232,8 @@ class Segment:
         rows = self.cells.rows_of(np.arange(first, last))
         if self.kept is None:
             return rows
-        return rows[(self.kept[rows >> 3] >> (rows & 7) & 1).astype(bool)]
+        kept: Ids = rows[(self.kept[rows >> 3] >> (rows & 7) & 1).astype(bool)]
+        return kept
 
     def words_of(self, rows: Ids) -> Words:
         """Return the codes of rows as words, shape (n, n_words)."""
@@ -296,7 +346,7 @@ def merge(
     ids: list[Ids] = []
     for segment in segments:
         for start in range(max(first, 0), min(last, segment.n_rows), size):
-            rows = segment.kept_rows(start, min(start + size, last, segment.n_rows))
+            rows = segment.kept_in_order(start, min(start + size, last, segment.n_rows))
             words.append(segment.words_of(rows))
             ids.append(segment.ids_of(rows))
             if sum(map(len, ids)) >= size:
