@@ -17,21 +17,22 @@ class Prefetcher {
  public:
   Prefetcher(const Codes& codes, const Cells& cells, const Visit* visits, int64_t n)
       : codes_(codes), cells_(cells), visits_(visits), n_(n) {
-    step(128);
+    step(0);
+    for (int i = 0; i < 128; i += 8) step(8);
   }
 
+  // Fetches some cache lines, perhaps beyond the end of a cell.
   INLINE void step(int64_t n_lines) {
-    for (int64_t i = 0; i < n_lines; ++i, at_ += BLOCK) {
-      while (at_ >= end_) {
-        if (next_ == n_) return;
-        const int64_t cell = visits_[next_].cell;
-        while (next_ < n_ && visits_[next_].cell == cell) ++next_;
-        const RowRun rows = rows_of(cells_, cell);
-        at_ = codes_.blocks + rows.start / BLOCK * BLOCK * codes_.n_words;
-        end_ = codes_.blocks + (rows.stop + BLOCK - 1) / BLOCK * BLOCK * codes_.n_words;
-      }
-      __builtin_prefetch(at_, 0, 2);
+    for (int64_t i = 0; i < n_lines; ++i) __builtin_prefetch(at_ + i * BLOCK, 0, 2);
+    at_ += n_lines * BLOCK;
+    while (at_ >= end_ && next_ < n_) {
+      const int64_t cell = visits_[next_].cell;
+      while (next_ < n_ && visits_[next_].cell == cell) ++next_;
+      const RowRun rows = rows_of(cells_, cell);
+      at_ = codes_.blocks + rows.start / BLOCK * BLOCK * codes_.n_words;
+      end_ = codes_.blocks + (rows.stop + BLOCK - 1) / BLOCK * BLOCK * codes_.n_words;
     }
+    if (at_ >= end_) at_ = end_;
   }
 
  private:
@@ -40,48 +41,54 @@ class Prefetcher {
   const Visit* visits_;
   const int64_t n_;
   int64_t next_ = 0;
-  const Word *at_ = nullptr, *end_ = nullptr;
+  const Word *at_ = codes_.blocks, *end_ = codes_.blocks;
 };
 
 // Compares a query with the codes of a cell. W is the number of words of a code, or 0 for any number.
 template <int W>
-void scan_cell(const Codes& codes, const Cells& cells, const Word* query, const Visit& visit,
-               NearestByPosition& results, Prefetcher* ahead) {
-  constexpr int STEP = 2;  // blocks compared at a time
+INLINE void scan_cell(const Codes& codes, const Cells& cells, const Word* query, const Visit& visit,
+                      NearestByPosition& results, Prefetcher* ahead) {
   const int64_t n_words = W ? W : codes.n_words, size = n_words * BLOCK;
   const auto [start, stop] = rows_of(cells, visit.cell);
   Plane bound = broadcast(Word(results.bounds[visit.query]));
-  for (int64_t block = start / BLOCK; block * BLOCK < stop; block += STEP) {
-    alignas(64) Plane sums[STEP * VECTORS];
-    Plane is_below = {};
-    const int n = (block + 1) * BLOCK < stop ? STEP : 1;
-    if (ahead) ahead->step(STEP * n_words);
-    const auto compare = [&](int i) __attribute__((always_inline)) {
-      const Word* at = codes.blocks + (block + i) * size;
-      for (int v = 0; v < VECTORS; ++v) {
-        Plane sum = {};
-        for (int64_t first = 0; first < n_words; first += 16) {
-          OnesCounter ones;
-          const int64_t end = W && W <= 16 ? n_words : min(n_words, first + 16);
-          for (int64_t w = first; w < end; ++w)
-            ones.add(*(const UnalignedPlane*)(at + w * BLOCK + v * LANES) ^ broadcast(query[w]));
-          sum += ones.total();
-        }
-        sums[i * VECTORS + v] = sum;
-        is_below |= (Plane)(sum < bound);
-      }
-    };
-    compare(0);
-    if (n == STEP) compare(1);
-    if (__builtin_expect(!any(is_below), 1)) continue;
-    for (int i = 0; i < n * VECTORS; ++i)
-      for (unsigned mask = mask_of_lanes((Plane)(sums[i] < bound)); mask; mask &= mask - 1) {
-        const int lane = __builtin_ctz(mask);
-        const int64_t row = block * BLOCK + i * LANES + lane;
-        if (row >= start && row < stop && is_kept(codes, row))
-          results.offer(visit.query, int(sums[i][lane]), row, visit.cell);
-      }
+  const auto sum = [&](const Word* at) __attribute__((always_inline)) {
+    Plane total = {};
+    for (int64_t first = 0; first < n_words; first += 16) {  // so that sums of bytes do not overflow
+      OnesCounter ones;
+      const int64_t end = W && W <= 16 ? n_words : min(n_words, first + 16);
+      for (int64_t w = first; w < end; ++w) ones.add(*(const UnalignedPlane*)(at + w * BLOCK) ^ broadcast(query[w]));
+      total += ones.total();
+    }
+    return total;
+  };
+  const auto offer = [&](Plane sums, int64_t row) __attribute__((always_inline)) {
+    unsigned mask = lanes_below(sums, bound);
+    if (!mask) return;
+    alignas(64) Word distances[LANES];
+    *(Plane*)distances = sums;
+    for (; mask; mask &= mask - 1) {
+      const int lane = __builtin_ctz(mask);
+      if (row + lane >= start && row + lane < stop && is_kept(codes, row + lane))
+        results.offer(visit.query, int(distances[lane]), row + lane, visit.cell);
+    }
     bound = broadcast(Word(results.bounds[visit.query]));
+  };
+  int64_t row = start / BLOCK * BLOCK;
+  const Word* at = codes.blocks + row * n_words;
+  if (VECTORS == 1)  // two blocks at a time
+    for (; row + BLOCK < stop; row += 2 * BLOCK, at += 2 * size) {
+      if (ahead) ahead->step(2 * n_words);
+      const Plane a = sum(at), b = sum(at + size);
+      if (__builtin_expect(!(lanes_below(a, bound) | lanes_below(b, bound)), 1)) continue;
+      offer(a, row);
+      offer(b, row + BLOCK);
+    }
+  for (; row < stop; row += BLOCK, at += size) {
+    if (ahead) ahead->step(n_words);
+    const Plane a = sum(at), b = VECTORS == 1 ? a : sum(at + LANES);
+    if (__builtin_expect(!(lanes_below(a, bound) | lanes_below(b, bound)), 1)) continue;
+    offer(a, row);
+    if (VECTORS == 2) offer(b, row + LANES);
   }
 }
 
@@ -93,7 +100,7 @@ class Scores {
   };
 
   Scores(const Probe& probe, const Queries& queries, int64_t n_words)
-      : runs_(queries.n * probe.n_groups), first_runs(queries.n + 1), starts(queries.n + 1) {
+      : runs_(queries.n * probe.n_groups, Content::undefined), first_runs(queries.n + 1), starts(queries.n + 1) {
     Array<const Word*> words(queries.n);
     for (int64_t q = 0; q < queries.n; ++q) words[q] = queries.words + q * n_words;
     choose_groups(probe, queries.n, n_words, words.data());
@@ -175,13 +182,12 @@ int64_t choose_cells(const Probe& probe, const Scores& scores, int64_t n_queries
     uint16_t* own = scores.scores + scores.starts[q];
     const int64_t size = scores.starts[q + 1] - scores.starts[q], before = n;
     if (!size) continue;
-    int64_t nearest = -1, run = scores.first_runs[q];
-    visit_lowest(own, size, 1, [&](int64_t i) { nearest = i; });
-    visit_lowest(own, size, probe.n_cells, [&](int64_t i) {
-      if (i != nearest) unsorted[n++] = {i, q};
-    });
-    if (nearest < 0) continue;
+    int64_t run = scores.first_runs[q];
+    const int64_t nearest = find_lowest(own, size);
+    if (own[nearest] == UNUSED) continue;
     visits[n_first++] = {scores.cell(probe, scores.starts[q] + nearest, run, q), q};
+    own[nearest] = UNUSED;
+    visit_lowest(own, size, probe.n_cells - 1, [&](int64_t i) { unsorted[n++] = {i, q}; });
     int64_t last = size;
     for (int64_t i = before; i < n; ++i) {
       const int64_t at = unsorted[i].cell;
@@ -224,7 +230,7 @@ void nearest_in_cells(const Codes& codes, const Cells& cells, const Probe& probe
   NearestByPosition results(cells, queries.n, codes.n_words, k, bounds.data());
   const Scores scores(probe, queries, codes.n_words);
   const int64_t most = queries.n * (min(probe.n_cells, cells.n) + 1);
-  Array<Visit> visits(most), unsorted(most);
+  Array<Visit> visits(most, Content::undefined), unsorted(most, Content::undefined);
   const int64_t n = choose_cells(probe, scores, queries.n, cells.n, visits.data(), unsorted.data());
   switch (codes.n_words) {
     case 1: scan_cells<1>(codes, cells, queries, visits.data(), n, results, compared); break;

@@ -37,8 +37,7 @@ INLINE int64_t position_of(const Cells& cells, int64_t cell, int64_t row) {
     n_before += ones;
     if (++word > last >> 6) return cells.n_high << 16;
   }
-  for (; n_before < number; ++n_before) bits &= bits - 1;
-  const int64_t bit = word * 64 + __builtin_ctzll(bits);
+  const int64_t bit = word * 64 + find_set_bit(bits, number - n_before);
   return (bit - first - number) << 16 | cells.low[row];
 }
 
@@ -56,7 +55,7 @@ class NearestByPosition {
         capacity_(2 * k + 64),
         states_(n_queries),
         counts_(n_queries * n_distances_),
-        hits_(n_queries * capacity_) {}
+        hits_(n_queries * capacity_, Content::undefined) {}
 
   bool is_full() const { return false; }
 
@@ -137,6 +136,8 @@ class NearestByPosition {
   int64_t sort(int64_t q) {
     Hit* hits = hits_ + q * capacity_;
     const int64_t n = states_[q].size;
+    for (int64_t i = 0; i < n; ++i)
+      if (hits[i].cell != RESOLVED) __builtin_prefetch(cells_.low + hits[i].row);
     for (int64_t i = 0; i < n; ++i) {
       Hit& hit = hits[i];
       if (hit.cell == RESOLVED) continue;
@@ -183,9 +184,9 @@ INLINE void score_some(const Centres& centres, int64_t n_words, int64_t first, i
                     weight_2 = *(const UnalignedPlane*)(at + 2 * BLOCK);
 #pragma GCC unroll 4
         for (int i = 0; i < N; ++i) {
-          const Plane differing = broadcast(queries[i][w]) ^ majority;
-          one[i].add(differing & weight_1);
-          two[i].add(differing & weight_2);
+          const Plane query = broadcast(queries[i][w]);
+          one[i].add(differing_in(query, majority, weight_1));
+          two[i].add(differing_in(query, majority, weight_2));
         }
       }
 #pragma GCC unroll 4
@@ -228,6 +229,15 @@ INLINE uint16_t lowest_score(const uint16_t* scores, int64_t n) {
   return out;
 }
 
+// The index of the lowest score, among equal ones the first.
+INLINE int64_t find_lowest(const uint16_t* scores, int64_t n) {
+  const Shorts lowest = lowest_score(scores, n) - Shorts{};
+  for (int64_t first = 0;; first += SHORTS) {
+    const uint32_t mask = mask_of_lanes((Shorts)(load_scores(scores + first) == lowest));
+    if (mask) return first + __builtin_ctz(mask) / SHORT_BITS;
+  }
+}
+
 INLINE int64_t count_up_to(const uint16_t* scores, int64_t n, uint16_t limit) {
   const Shorts limits = limit - Shorts{};
   int64_t total = 0;
@@ -258,15 +268,21 @@ INLINE void visit_scores(const uint16_t* scores, int64_t n, uint16_t limit, Visi
 template <class Visit>
 INLINE void visit_lowest(const uint16_t* scores, int64_t n, int64_t wanted, Visit visit) {
   int64_t below = int64_t(lowest_score(scores, n)) - 1, limit = UNUSED - 1, n_below = 0;
-  if (below == limit) return;
-  for (int64_t step = 64; limit - below > 1; step *= 2) {  // fewer than wanted are at most `below`
-    const int64_t at = limit == UNUSED - 1 ? min(below + step, limit - 1) : (below + limit) / 2;
+  if (below == limit || wanted == 0) return;
+  int64_t n_limit = n;                           // number of scores that are at most `limit`, or more
+  for (int64_t i = 0; limit - below > 1; ++i) {  // fewer than wanted are at most `below`
+    const int64_t width = limit - below;
+    int64_t at = below + width / 2;  // in turn with an estimate, so that few steps are needed
+    if (limit == UNUSED - 1)
+      at = min(below + (int64_t(128) << i), limit - 1);
+    else if (i % 2)
+      at = below + 1 + (width - 2) * (wanted - n_below) / (n_limit - n_below);
     const int64_t count = count_up_to(scores, n, uint16_t(at));
     if (count == wanted) return visit_scores<false>(scores, n, uint16_t(at), visit);
     if (count < wanted)
       below = at, n_below = count;
     else
-      limit = at;
+      limit = at, n_limit = count;
   }
   if (n_below) visit_scores<false>(scores, n, uint16_t(below), visit);
   visit_scores<true>(scores, n, uint16_t(limit), [&](int64_t i) {

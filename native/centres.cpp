@@ -6,16 +6,6 @@ namespace {
 
 constexpr int64_t MAX_LOOK = 64;  // groups whose cells are considered
 
-// The index of the lowest score, and the first of them.
-INLINE int64_t find_lowest(const uint16_t* scores, int64_t n, uint16_t& lowest) {
-  lowest = lowest_score(scores, n);
-  const Shorts limits = lowest - Shorts{};
-  for (int64_t first = 0;; first += SHORTS) {
-    const uint32_t mask = mask_of_lanes((Shorts)(load_scores(scores + first) == limits));
-    if (mask) return first + __builtin_ctz(mask) / SHORT_BITS;
-  }
-}
-
 void fill_up(uint16_t* scores, int64_t n) {
   for (int64_t i = n; i < score_capacity(n); ++i) scores[i] = UNUSED;
 }
@@ -45,15 +35,15 @@ void assign_cells(const Queries& codes, int64_t n_words, const Probe& probe, uin
     uint16_t best = UNUSED;
     cells[i] = 0;
     for (int64_t j = 0; j < look; ++j) {
-      uint16_t lowest;
-      const int64_t group = find_lowest(at, score_capacity(n_groups), lowest);
-      if (lowest == UNUSED) break;
+      const int64_t group = find_lowest(at, score_capacity(n_groups));
+      if (at[group] == UNUSED) break;
       at[group] = UNUSED;
       const int64_t first = probe.firsts[group], n = probe.firsts[group + 1] - first;
       if (!n) continue;
       score(probe.cells, n_words, first, first + n, 1, &words, &cell_scores);
       fill_up(cell_scores, n);
-      const int64_t cell = first + find_lowest(cell_scores, score_capacity(n), lowest);
+      const int64_t nearest = find_lowest(cell_scores, score_capacity(n)), cell = first + nearest;
+      const uint16_t lowest = cell_scores[nearest];
       if (lowest < best || (lowest == best && lowest != UNUSED && cell < cells[i]))
         best = lowest, cells[i] = uint32_t(cell);
     }

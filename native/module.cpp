@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -74,21 +75,53 @@ void nearest_by_position(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, int6
                              bounds.data(), distances.data(), positions.data(), sizes.data());
 }
 
-void nearest_in_cells(In<uint64_t, 1> blocks, int64_t n_rows, Kept kept, In<int64_t, 1> starts, In<uint16_t, 1> low,
-                      In<uint64_t, 1> high, In<uint64_t, 4> group_planes, In<uint16_t, 1> group_bias,
-                      In<uint64_t, 4> planes, In<uint16_t, 1> bias, In<int64_t, 1> firsts, int64_t n_groups,
-                      int64_t n_cells, In<uint64_t, 2> queries, Out<int32_t, 2> distances, Out<int64_t, 2> positions,
-                      Out<int64_t, 1> sizes, Out<int64_t, 1> compared) {
-  const int64_t n_words = size(queries, 1), n = size(queries), k = size(positions, 1);
-  const Codes codes = codes_of(blocks, n_words, n_rows, kept, 0, n_rows);
+// Checked once, because a search takes less time than checking all of these arrays.
+struct SearchableCells {
+  In<uint64_t, 1> blocks;
+  In<int64_t, 1> starts;
+  In<uint16_t, 1> low;
+  In<uint64_t, 1> high;
+  In<uint64_t, 4> group_planes;
+  In<uint16_t, 1> group_bias;
+  In<uint64_t, 4> planes;
+  In<uint16_t, 1> bias;
+  In<int64_t, 1> firsts;
+  int64_t n_rows, n_words;
+};
+
+SearchableCells searchable_cells(In<uint64_t, 1> blocks, int64_t n_rows, In<int64_t, 1> starts, In<uint16_t, 1> low,
+                                 In<uint64_t, 1> high, In<uint64_t, 4> group_planes, In<uint16_t, 1> group_bias,
+                                 In<uint64_t, 4> planes, In<uint16_t, 1> bias, In<int64_t, 1> firsts) {
+  const int64_t n_words = size(planes, 1);
+  codes_of(blocks, n_words, n_rows, {}, 0, n_rows);
   const Cells cells = cells_of(starts, low, high, n_rows);
-  const Probe probe = probe_of(group_planes, group_bias, planes, bias, firsts, n_groups, n_cells, n_words);
-  require(cells.n == probe.cells.n, "there must be one centre per cell");
+  require(cells.n == probe_of(group_planes, group_bias, planes, bias, firsts, 1, 1, n_words).cells.n,
+          "there must be one centre per cell");
+  return {blocks, starts, low, high, group_planes, group_bias, planes, bias, firsts, n_rows, n_words};
+}
+
+// Returns the number of queries with fewer than k results, and the highest position.
+std::tuple<int64_t, int64_t> nearest_in_cells(const SearchableCells& s, Kept kept, int64_t n_groups, int64_t n_cells, In<uint64_t, 2> queries,
+                      Out<int32_t, 2> distances, Out<int64_t, 2> positions, Out<int64_t, 1> sizes,
+                      Out<int64_t, 1> compared) {
+  const int64_t n = size(queries), k = size(positions, 1);
+  const Codes codes = codes_of(s.blocks, s.n_words, s.n_rows, kept, 0, s.n_rows);
+  const Cells cells = cells_of(s.starts, s.low, s.high, s.n_rows);
+  const Centres groups = centres_of(s.group_planes, s.group_bias, s.n_words);
+  require(n_groups >= 1 && n_cells >= 1, "n_groups and n_cells must be at least 1");
+  const Probe probe = {groups, centres_of(s.planes, s.bias, s.n_words), s.firsts.data(), std::min(n_groups, groups.n),
+                       n_cells};
   require(size(distances) == n && size(positions) == n && size(sizes) == n && size(distances, 1) == k && k >= 1 &&
               size(compared) == n,
           "distances, positions, sizes and compared must have shapes (n, k), (n, k), (n,) and (n,), with k at least 1");
-  loops->nearest_in_cells(codes, cells, probe, queries_of(queries, n_words), k, distances.data(), positions.data(),
+  loops->nearest_in_cells(codes, cells, probe, queries_of(queries, s.n_words), k, distances.data(), positions.data(),
                           sizes.data(), compared.data());
+  int64_t n_short = 0, highest = -1;
+  for (int64_t q = 0; q < n; ++q) {
+    n_short += sizes.data()[q] < k;
+    for (int64_t i = 0; i < sizes.data()[q]; ++i) highest = std::max(highest, positions.data()[q * k + i]);
+  }
+  return {n_short, highest};
 }
 
 void positions_of(In<int64_t, 1> starts, In<uint16_t, 1> low, In<uint64_t, 1> high, In<int64_t, 1> rows,
@@ -534,6 +567,8 @@ NB_MODULE(_core, m) {
 #define BIND(name) bind(m, #name, &name)
   BIND(nearest);
   BIND(nearest_by_position);
+  nb::class_<SearchableCells>(m, "SearchableCells");
+  BIND(searchable_cells);
   BIND(nearest_in_cells);
   BIND(positions_of);
   BIND(order_rows);

@@ -84,6 +84,15 @@ INLINE Plane count_ones(Plane words) {
 #endif
 }
 
+// (a ^ b) & mask
+INLINE Plane differing_in(Plane a, Plane b, Plane mask) {
+#if defined(__AVX512F__)
+  return (Plane)_mm512_ternarylogic_epi64((__m512i)a, (__m512i)b, (__m512i)mask, 0x28);
+#else
+  return (a ^ b) & mask;
+#endif
+}
+
 // Sums of set bits, by lane. Without a popcount instruction, sums of bytes are kept, and added up at the end.
 class OnesCounter {
  public:
@@ -113,16 +122,26 @@ class OnesCounter {
   Plane sums_ = {};
 };
 
-// The lanes that are all ones in the result of a comparison; the first lane is the lowest bit.
-INLINE unsigned mask_of_lanes(Plane lanes) {
+// A mask of the lanes of `values` that are below those of `bounds`; all must be less than 2^63.
+INLINE unsigned lanes_below(Plane values, Plane bounds) {
 #if defined(__AVX512F__)
-  return _mm512_movepi64_mask((__m512i)lanes);
+  return _mm512_cmplt_epi64_mask((__m512i)values, (__m512i)bounds);
 #elif defined(__AVX2__)
-  return unsigned(_mm256_movemask_pd((__m256d)lanes));
+  return unsigned(_mm256_movemask_pd((__m256d)_mm256_cmpgt_epi64((__m256i)bounds, (__m256i)values)));
 #else
   unsigned mask = 0;
-  for (int i = 0; i < LANES; ++i) mask |= unsigned(lanes[i] & 1) << i;
+  for (int i = 0; i < LANES; ++i) mask |= unsigned(values[i] < bounds[i]) << i;
   return mask;
+#endif
+}
+
+// The place of set bit number `number`, counted from the lowest; the word must have more bits set than that.
+INLINE int find_set_bit(Word word, int64_t number) {
+#if defined(__BMI2__)
+  return __builtin_ctzll(_pdep_u64(Word(1) << number, word));
+#else
+  for (; number > 0; --number) word &= word - 1;
+  return __builtin_ctzll(word);
 #endif
 }
 
@@ -276,12 +295,15 @@ INLINE Ints add_products(Ints sum, Ints a, Ints b) {
 
 // ---- memory and arithmetic ----------------------------------------------------------------------
 
-// An array on the heap, aligned to 64 bytes and initialised with zeros.
+enum class Content { zeros, undefined };
+
+// An array on the heap, aligned to 64 bytes and initialised with zeros unless told otherwise.
 template <class T>
 class Array {
  public:
-  explicit Array(int64_t n) : data_(static_cast<T*>(::operator new(n * sizeof(T) + 64, std::align_val_t(64)))) {
-    std::memset(static_cast<void*>(data_), 0, n * sizeof(T));
+  explicit Array(int64_t n, Content content = Content::zeros)
+      : data_(static_cast<T*>(::operator new(n * sizeof(T) + 64, std::align_val_t(64)))) {
+    if (content == Content::zeros) std::memset(static_cast<void*>(data_), 0, n * sizeof(T));
   }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;

@@ -50,10 +50,11 @@ def nearest_by_position(
     sizes: I64,
     /,
 ) -> None: ...
-def nearest_in_cells(
+class SearchableCells: ...
+
+def searchable_cells(
     blocks: U64,
     n_rows: int,
-    kept: U8 | None,
     starts: I64,
     low: U16,
     high: U64,
@@ -62,6 +63,11 @@ def nearest_in_cells(
     planes: U64,
     bias: U16,
     firsts: I64,
+    /,
+) -> SearchableCells: ...
+def nearest_in_cells(
+    cells: SearchableCells,
+    kept: U8 | None,
     n_groups: int,
     n_cells: int,
     queries: U64,
@@ -70,7 +76,7 @@ def nearest_in_cells(
     sizes: I64,
     compared: I64,
     /,
-) -> None: ...
+) -> tuple[int, int]: ...
 def positions_of(starts: I64, low: U16, high: U64, rows: I64, positions: I64, /) -> None: ...
 def order_rows(starts: I64, cells_to_rows: U32, low: U16, high: U64, /) -> None: ...
 def score_centres(planes: U64, bias: U16, codes: U64, scores: U16, /) -> None: ...

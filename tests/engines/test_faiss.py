@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kdiffhash import HammingIndex
-from kdiffhash.engines.faiss import HNSW_CROSSOVER, from_faiss, recommend_index, to_faiss
+from kdiffhash.engines.faiss import from_faiss, recommend_index, to_faiss
 
 faiss = pytest.importorskip("faiss")
 KINDS = ["flat", "ivf", "hnsw", "multihash"]
@@ -77,8 +77,8 @@ def test_invalid_arguments_are_refused(index):
 
 
 def test_recommendation_depends_on_size_and_radius():
-    assert recommend_index(HNSW_CROSSOVER, 256).method == "exact"
-    assert recommend_index(HNSW_CROSSOVER + 1, 256).method == "hnsw"
+    assert recommend_index(20_000, 256).method == "exact"
+    assert recommend_index(20_001, 256).method == "cells"
     assert recommend_index(1_000_000, 128, radius=3).method == "tables"
     assert recommend_index(1_000_000, 128, radius=50).method == "exact"
     assert recommend_index(1000, 128, radius=3).method == "exact"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import App
+from .cells_command import cells
 from .cluster_option import Cluster, on_cluster
 from .code_files import (
     bits_and_model,
@@ -26,7 +27,8 @@ from .guard import check_writable
 from .id_files import IdFile, has_strings, read_ids, to_ids
 from .options import Jobs, Json, ModelOfCodes
 
-app = App(help="Store codes in an index file and search them by Hamming distance (exact).")
+app = App(help="Store codes in an index file and search them by Hamming distance.")
+app.command()(cells)
 
 _BATCH = 2**20  # codes added at a time
 _QUERIES = 2**14  # queries searched at a time
@@ -123,6 +125,13 @@ def search(
     queries: QueriesArgument,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 10,
     out: Out = None,
+    recall: Annotated[
+        float | None,
+        typer.Option(
+            help="Search approximately: find this share of the nearest codes on average, such as "
+            "0.95. The index needs cells (`kdiffhash index cells`)."
+        ),
+    ] = None,
     allowed: Annotated[
         Path | None,
         typer.Option(help="Search only among these ids (.npy, or text with one id per line)."),
@@ -150,6 +159,8 @@ def search(
     if cluster is not None and (allowed is not None or rerank_projections is not None):
         raise ValueError("--allowed and --rerank-projections cannot be used with --cluster")
     options: dict[str, Any] = {} if cluster is not None else {"n_jobs": jobs}
+    if recall is not None:
+        options["recall"] = recall
     projections = None if rerank_projections is None else open_npy(rerank_projections)
     if projections is not None and len(projections) != (n := code_count(queries)):
         raise ValueError(
@@ -168,7 +179,19 @@ def search(
             results.append(index.search(batch, k, **options))
             done += len(batch)
         summary = {"index": str(path), "codes": len(index)}
+        if recall is not None:
+            summary |= _plan(index, k, recall)
     output_neighbours(summary, results, queries, out, as_json)
+
+
+def _plan(index: Any, k: int, recall: float) -> dict[str, Any]:
+    """Return how many codes an approximate search compares a query with, or why it is exact."""
+    plan = index.explain(k, recall=recall)
+    return {"compared": plan["compared"]} | (
+        {"exact": plan["reason"]}
+        if plan["method"] == "exact"
+        else {"cells_searched": plan["n_probe"]}
+    )
 
 
 @contextmanager

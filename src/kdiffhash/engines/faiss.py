@@ -9,14 +9,11 @@ from numpy.typing import NDArray
 
 from .._util.extras import need
 from ..search import HammingIndex
+from ..search.build_cells import MIN_CODES
 from ..search.lookup_tables import cheapest_substrings
 
 Kind = Literal["flat", "ivf", "hnsw", "multihash"]
 
-#: Number of codes from which FAISS's HNSW is as fast as exact search in batches, with a recall of
-#: 95 % of the ten nearest neighbours, on real codes of 64 to 512 bits
-#: (benchmarks/hnsw_crossover.py).
-HNSW_CROSSOVER = 100_000
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "flat": (),
@@ -31,7 +28,7 @@ class Recommendation(NamedTuple):
 
     Attributes
     ----------
-    method : "exact", "tables" or "hnsw"
+    method : "exact", "tables" or "cells"
         The method to use.
     reason : str
         Why this method, in one sentence.
@@ -44,7 +41,7 @@ class Recommendation(NamedTuple):
     'exact'
     """
 
-    method: Literal["exact", "tables", "hnsw"]
+    method: Literal["exact", "tables", "cells"]
     reason: str
 
 
@@ -235,18 +232,21 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
 
     Returns
     -------
-    method : "exact", "tables" or "hnsw"
+    method : "exact", "tables" or "cells"
         ``"exact"``: scan all codes (`HammingIndex.search`). ``"tables"``: lookup tables for a small
         radius, also exact, which `HammingIndex.search_radius` builds when they are faster.
-        ``"hnsw"``: FAISS's HNSW (`to_faiss`), which is approximate.
+        ``"cells"``: `HammingIndex.build_cells` and `HammingIndex.search` with `recall`, which is
+        approximate.
     reason : str
         Why this method, in one sentence.
 
     Examples
     --------
     >>> from kdiffhash.engines.faiss import recommend_index
-    >>> recommend_index(100_000, 256).method
+    >>> recommend_index(10_000, 256).method
     'exact'
+    >>> recommend_index(10_000_000, 256).method
+    'cells'
     >>> recommend_index(10_000_000, 256, radius=8).method
     'tables'
     """
@@ -262,12 +262,10 @@ def recommend_index(n: int, n_bits: int, radius: int | None = None) -> Recommend
         return Recommendation(
             "exact", "lookup tables are faster only for a smaller radius or for more codes"
         )
-    if n <= HNSW_CROSSOVER:
-        return Recommendation(
-            "exact", f"up to about {HNSW_CROSSOVER:,} codes HNSW is hardly faster than a scan"
-        )
+    if n <= MIN_CODES:
+        return Recommendation("exact", f"up to about {MIN_CODES:,} codes a scan is as fast")
     return Recommendation(
-        "hnsw",
-        f"above about {HNSW_CROSSOVER:,} codes HNSW, once built, is faster than a scan; use exact "
-        "search if every nearest neighbour must be found",
+        "cells",
+        f"above about {MIN_CODES:,} codes searching the nearest cells is faster than a scan; use "
+        "exact search if every nearest neighbour must be found",
     )

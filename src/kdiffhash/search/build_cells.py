@@ -16,7 +16,17 @@ from . import calibration, scan
 from .calibration import N_QUERIES, Calibration
 from .cells import Cells, order_rows
 from .centres import Centres, Numbers, TwoLevels, add_bits, train
-from .segment import BLOCK, IdRuns, Ids, Segment, SegmentIds, Words, all_ids, words_by_id
+from .segment import (
+    BLOCK,
+    IdRuns,
+    Ids,
+    Segment,
+    SegmentIds,
+    Words,
+    aligned_zeros,
+    all_ids,
+    words_by_id,
+)
 
 MIN_CODES = 20_000  # an exact scan of fewer codes is as fast
 CODES_PER_CELL = 256
@@ -99,8 +109,8 @@ def lay_out(source: Source, n_cells: int | None, n_jobs: int | None) -> Layout:
     levels = train(source.words_at(sample), wanted, rng, n_jobs)
     queries = source.words_at(held_out)
     levels, cell_of, ids = _assign(source, levels, n_jobs)
-    positions = _neighbours(source, queries, held_out, ids, n_jobs)
-    measured = _calibrate(levels, cell_of, queries, positions)
+    neighbours = _neighbours(source, queries, held_out, ids, n_jobs)
+    measured = _calibrate(levels, cell_of, queries, *neighbours)
     if measured.choose(10, 0.9) is None:
         raise CellsDoNotHelpError(
             "cells do not help with these codes: to find 90 % of the 10 nearest neighbours, so "
@@ -133,7 +143,7 @@ def windows(source: Source, rows: Numbers, size: int | None = None) -> Iterator[
     size = size or max(BLOCK, _WINDOW_BYTES // (64 * width) * BLOCK)
     for start in range(0, len(rows), size):
         n = min(size, len(rows) - start)
-        blocks = np.zeros((-(-n // BLOCK), width, BLOCK), np.uint64)
+        blocks = aligned_zeros(-(-n // BLOCK), width, BLOCK)
         at = 0
         for words, _ in source.chunks():
             _core.scatter(words, rows[at : at + len(words)], start, blocks)
@@ -174,10 +184,11 @@ def _assign(
 
 def _neighbours(
     source: Source, queries: Words, own: Ids, ids: SegmentIds, n_jobs: int | None
-) -> NDArray[np.int64]:
-    """Return the positions of the nearest neighbours of stored codes, other than themselves."""
-    k = calibration.KS[-1]
-    found: Ids = np.empty((len(queries), k + 1), np.int64)
+) -> tuple[scan.Distances, Ids]:
+    """Return distances and positions of the neighbours of stored codes, other than themselves."""
+    k = calibration.N_NEIGHBOURS
+    distances = np.empty((len(queries), k + 1), np.int32)
+    found = np.empty((len(queries), k + 1), np.int64)
 
     def search(start: int, stop: int) -> None:
         best, batch = None, scan.CodeQueries(queries[start:stop])
@@ -187,18 +198,21 @@ def _neighbours(
                 best = scan.nearest_in([rows], batch, k + 1, best)
                 segment.release_pages()
         assert best is not None
-        found[start:stop] = best[1]
+        distances[start:stop], found[start:stop] = best[:2]
 
     run_tiles(lambda: search, len(queries), _TILE, n_jobs, blas=False)
     positions = ids.positions(found, len(source))
     others = positions != own[:, None]
     others[np.all(others, axis=1), -1] = False  # more than k + 1 equal codes: drop one of them
-    neighbours: Ids = positions[others].reshape(len(own), k)
-    return neighbours
+    return distances[others].reshape(-1, k), positions[others].reshape(-1, k)
 
 
 def _calibrate(
-    levels: TwoLevels, cell_of: Numbers, queries: Words, neighbours: NDArray[np.int64]
+    levels: TwoLevels,
+    cell_of: Numbers,
+    queries: Words,
+    distances: scan.Distances,
+    neighbours: Ids,
 ) -> Calibration:
     """Measure recall for queries with known neighbours."""
     sizes = np.bincount(cell_of, minlength=len(levels.cells))
@@ -213,8 +227,7 @@ def _calibrate(
         _, group_ranks = _ranks(levels.groups, own, group_of_cell[cells])
         needed.append(calibration.needed(cell_ranks, group_ranks, n_cells, n_groups))
         compared += np.cumsum(sizes[cell_order], axis=1)[:, steps - 1].sum(axis=0)
-    found = np.concatenate(needed)
-    curves = calibration.recall_curves(found, len(steps), found.shape[1])
+    curves = calibration.recall_curves(np.concatenate(needed), distances, len(steps))
     return Calibration(
         len(cell_of), n_cells, n_groups, len(queries), steps, compared / len(queries), *curves
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 KS = (1, 10, 100)  # numbers of neighbours for which recall is measured
+N_NEIGHBOURS = 150  # neighbours of a query that are known, so that most ties are among them
 N_QUERIES = 1000
 Z = 1.96  # standard errors of a 95 % confidence interval
 _MARGIN = 2  # standard errors by which the measured recall must exceed the one asked for
@@ -33,6 +34,8 @@ class Calibration:
         Mean number of codes compared with a query.
     recall, error : float64 arrays of shape (3, m)
         Mean recall of the 1, 10 and 100 nearest neighbours, and its standard error.
+    chosen : dict
+        Cached results of `choose`.
     """
 
     n_codes: int
@@ -43,9 +46,15 @@ class Calibration:
     compared: Curve
     recall: Curve
     error: Curve
+    chosen: dict[tuple[int, float], int | None] = field(default_factory=dict, compare=False)
 
     def choose(self, k: int, recall: float) -> int | None:
         """Return the number of cells to search; None if an exact search is no slower."""
+        if (k, recall) not in self.chosen:
+            self.chosen[k, recall] = self._choose(k, recall)
+        return self.chosen[k, recall]
+
+    def _choose(self, k: int, recall: float) -> int | None:
         if k > KS[-1]:
             return None
         curve = next(i for i, measured in enumerate(KS) if k <= measured)
@@ -104,16 +113,22 @@ def needed(
     return np.maximum(by_cells, by_groups)
 
 
-def recall_curves(needed: NDArray[np.int64], n_grid: int, n_neighbours: int) -> tuple[Curve, Curve]:
-    """Return recall and its standard error by number of neighbours and entry of the grid."""
+def recall_curves(
+    needed: NDArray[np.int64], distances: NDArray[np.int32], n_grid: int
+) -> tuple[Curve, Curve]:
+    """Return recall and its standard error by number of neighbours and entry of the grid.
+
+    A code at the distance of the k-th neighbour counts as much as that neighbour.
+    """
     n = len(needed)
     recall, error = np.ones((len(KS), n_grid)), np.zeros((len(KS), n_grid))
     for i, k in enumerate(KS):
-        own = needed[:, : min(k, n_neighbours)]
+        near = distances <= distances[:, k - 1 : k]
+        own = np.sort(np.where(near, needed, n_grid), axis=1)[:, :k]
         for at in range(n_grid):
             found = (own <= at).mean(axis=1)
             recall[i, at] = found.mean()
             error[i, at] = found.std(ddof=1) / n**0.5
-            # No query has missed any neighbour: the rule of three.
-            error[i, at] = max(error[i, at], 1.5 / n if found.mean() == 1 else 0)
+            if found.min() == 1:  # no query has missed a neighbour: the rule of three
+                error[i, at] = 1.5 / n
     return recall, error

@@ -9,6 +9,8 @@ and zeros (Elias-Fano coding; see `Cells` in native/loops.h).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from .. import _core
 from .._util.errors import KdiffhashError
 from .calibration import Calibration
 from .centres import Centres, Numbers, TwoLevels
+from .segment import Words
 
 _CHUNK = 2**20
 
@@ -44,7 +47,7 @@ class Cells:
     n_cells_asked : int or None
         The number of cells that the user chose.
     cache : dict
-        The row of each position, once it has been computed.
+        What is computed when it is first needed; not pickled.
     """
 
     levels: TwoLevels
@@ -54,14 +57,14 @@ class Cells:
     calibration: Calibration
     stored_rows: Numbers | None = None
     n_cells_asked: int | None = None
-    cache: dict[str, Numbers] = field(default_factory=dict, compare=False)
+    cache: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def order(self) -> tuple[Ints, NDArray[np.uint16], NDArray[np.uint64]]:
         """The order of the rows as arguments of the core."""
         return self.starts, self.low, self.high
 
-    @property
+    @cached_property
     def n_used(self) -> int:
         """Number of cells that have rows."""
         return int(np.count_nonzero(np.diff(self.starts)))
@@ -78,16 +81,20 @@ class Cells:
         flat = np.ascontiguousarray(rows, np.int64).reshape(-1)
         positions = np.empty_like(flat)
         _core.positions_of(*self.order, flat, positions)
-        return self.checked(positions).reshape(np.shape(rows))
+        self.check(int(positions.max(initial=-1)))
+        return positions.reshape(np.shape(rows))
 
-    def checked(self, positions: Ints) -> Ints:
-        """Return positions that were read from the order of the rows, if they exist."""
-        if len(self.low) and positions.size and int(positions.max()) >= len(self.low):
+    def groups_for(self, n_probe: int) -> int:
+        """Return the number of groups whose cells are scored."""
+        return self.calibration.groups_for(n_probe)
+
+    def check(self, highest: int) -> None:
+        """Raise an error if the highest of some positions does not exist."""
+        if highest >= len(self.low):
             raise DamagedCellsError(
                 "the cells of the index are damaged: the position of a row is too large; run "
                 "`kdiffhash index verify`"
             )
-        return positions
 
     def rows_of(self, positions: Ints) -> Ints:
         """Return the rows of positions, which must exist."""
@@ -110,7 +117,19 @@ class Cells:
                 own = np.arange(start, min(start + _CHUNK, len(rows)))
                 rows[self.positions_of(own)] = own
             self.cache["rows"] = rows
-        return self.cache["rows"]
+        found: Numbers = self.cache["rows"]
+        return found
+
+    def searchable(self, blocks: Words) -> _core.SearchableCells:
+        """Return the form in which the core searches the cells of these blocks."""
+        if "searchable" not in self.cache:
+            own = (blocks, len(self.low), *self.order, *self.levels.arguments)
+            self.cache["searchable"] = _core.searchable_cells(*own)
+        found: _core.SearchableCells = self.cache["searchable"]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"cache": {}}
 
 
 class DamagedCellsError(KdiffhashError, ValueError):

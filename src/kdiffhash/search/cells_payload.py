@@ -21,7 +21,7 @@ from .calibration import KS, Calibration
 from .cells import Cells
 from .centres import Centres, TwoLevels
 from .index_error import REPAIR, IndexFileError
-from .segment import BLOCK, IdRuns, Segment, SegmentIds, Words, n_words
+from .segment import BLOCK, IdRuns, Segment, SegmentIds, Words, aligned_zeros, n_words
 
 HEAD_SIZE = 128
 _SIZES = struct.Struct("<10Q")
@@ -128,6 +128,13 @@ class _Reader:
         """Return a copy of the next part, in the byte order of the machine."""
         return self.take(dtype, *shape).astype(np.dtype(dtype).newbyteorder("="))
 
+    def words(self, *shape: int) -> Words:
+        """Return an aligned copy of the next part."""
+        part = self.take("<u8", *shape)
+        out = aligned_zeros(*shape)
+        out[:] = part
+        return out
+
 
 def _read(payload: NDArray[np.uint8], n: int, first_id: int, n_bits: int) -> Segment:
     width = n_words(n_bits)
@@ -136,14 +143,14 @@ def _read(payload: NDArray[np.uint8], n: int, first_id: int, n_bits: int) -> Seg
     head = payload[:HEAD_SIZE].tobytes()
     sizes = Sizes(*_SIZES.unpack_from(head))
     reader = _Reader(payload)
-    groups, centres = [
-        Centres(reader.copy("<u8", m // BLOCK, width, 3, BLOCK), reader.copy("<u2", m))
+    groups, centres = (
+        Centres(reader.words(m // BLOCK, width, 3, BLOCK), reader.copy("<u2", m))
         for m in (sizes.groups, sizes.cells)
-    ]
+    )
     firsts = reader.copy("<i8", sizes.groups + 1)
     starts = reader.copy("<i8", sizes.cells + 1)
     n_probe, compared = reader.copy("<i8", sizes.steps), reader.copy("<f8", sizes.steps)
-    curves = [reader.copy("<f8", len(KS), sizes.steps) for _ in range(2)]
+    recall, error = (reader.copy("<f8", len(KS), sizes.steps) for _ in range(2))
     runs = None
     if sizes.runs:
         runs = IdRuns(reader.copy("<i8", sizes.runs), reader.copy("<i8", sizes.runs + 1))
@@ -165,7 +172,7 @@ def _read(payload: NDArray[np.uint8], n: int, first_id: int, n_bits: int) -> Seg
     blocks = reader.take("<u8", -(-n // BLOCK), width, BLOCK)
     if reader.at != len(payload):
         raise _DamagedError
-    measured = Calibration(*sizes[6:], n_probe, compared, *curves)
+    measured = Calibration(*sizes[6:], n_probe, compared, recall, error)
     levels = TwoLevels(groups, centres, firsts)
     cells = Cells(levels, starts, low, high, measured, rows, sizes.n_cells_asked or None)
     return Segment(blocks, n, first_id, listed, runs=runs, cells=cells)

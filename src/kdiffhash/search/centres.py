@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._util.threads import run_tiles
-from .segment import BLOCK, Words
+from .segment import BLOCK, Words, aligned_zeros
 
 UNUSED = 65535  # the bias of an unused centre
 _ROUNDS = 6
@@ -61,13 +61,15 @@ class Centres:
         padded[:n] = words
         biases = np.full(len(padded), UNUSED, np.uint16)
         biases[:n] = bias
-        blocks = padded.reshape(-1, BLOCK, 3, n_bits // 64).transpose(0, 3, 2, 1)
-        return cls(np.ascontiguousarray(blocks), biases)
+        blocks = aligned_zeros(len(padded) // BLOCK, n_bits // 64, 3, BLOCK)
+        blocks[:] = padded.reshape(-1, BLOCK, 3, n_bits // 64).transpose(0, 3, 2, 1)
+        return cls(blocks, biases)
 
     @classmethod
     def joined(cls, parts: list[Centres]) -> Centres:
         """Return all centres of several parts."""
-        planes = np.concatenate([part.planes for part in parts])
+        planes = aligned_zeros(sum(len(part.planes) for part in parts), *parts[0].planes.shape[1:])
+        np.concatenate([part.planes for part in parts], out=planes)
         return cls(planes, np.concatenate([part.bias for part in parts]))
 
     @property

@@ -37,7 +37,9 @@ def check_rows(codes: ArrayLike, n_bits: int | None = None) -> Codes:
 def check_queries(queries: ArrayLike, n_bits: int) -> tuple[Codes, bool]:
     """Return queries with shape (n, n_bytes), and whether a single code was given."""
     array = check_codes(queries, n_bits)
-    return check_rows(np.atleast_2d(array), n_bits), array.ndim == 1
+    if array.ndim == 1:
+        return array[None], True
+    return check_rows(array, n_bits), False
 
 
 def check_ids(ids: ArrayLike) -> Ids:

@@ -136,9 +136,9 @@ class IndexSearch:
             Number of neighbours.
         recall : float or None, default=None
             Search approximately: search as many cells as it takes to find this share of the k
-            nearest codes, on average, according to the measurements made by `build_cells`. The
-            search is exact if it is no slower, if k is above 100, with `allowed`, and if the index
-            has no cells. None searches exactly.
+            nearest codes on average (codes at equal distance count alike), according to the
+            measurements made by `build_cells`. The search is exact if it is no slower, if k is
+            above 100, with `allowed`, and if the index has no cells. None searches exactly.
         n_probe : int or None, default=None
             Search approximately: search the codes of this number of cells, the nearest ones.
         queries_float : float array of shape (n, n_bits) or (n_bits,), or None, default=None

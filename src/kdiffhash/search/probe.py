@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import _core
-from .._util.threads import n_threads, run_concurrently
+from .._util.threads import n_threads, run_tiles
 from . import scan
 from .cells import Cells
 from .checks import check_count
-from .scan import CodeQueries, Distances, Nearest, QuerySet, RowRange
+from .scan import CodeQueries, Distances, QuerySet, RowRange
 from .segment import Ids, Segment, Words
 
 _BATCH = 256  # queries that share the cells that are fetched into the cache
@@ -44,57 +43,54 @@ def nearest(
     compared : int64 array of shape (n,)
         Number of codes that each query was compared with.
     """
-    n = len(queries)
-    own = with_cells(segments)
-    assert own is not None
+    n, own = len(queries), with_cells(segments)
+    if own is None:
+        raise ValueError("there are no cells to search")
     tail = [RowRange(segment, 0, segment.n_rows) for segment in segments if segment is not own]
+    distances, ids = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
+    compared, lacking = np.empty(n, np.int64), []
+
+    def search(start: int, stop: int) -> None:
+        """Search for some of the queries."""
+        batch, best = queries[start:stop], (distances[start:stop], ids[start:stop])
+        sizes = _nearest_in(own, tail, batch, n_probe, *best, compared[start:stop])
+        if sizes is not None:
+            lacking.append(start + np.flatnonzero(sizes < k))
+
     if n <= _MIN_BATCH:
-        best, compared = _nearest_in(own, tail, queries, k, n_probe)
+        search(0, n)
     else:
         workers = min(n_threads(n_jobs), n // _MIN_BATCH)
         size = min(_BATCH, -(-n // workers), max(1, CodeQueries(queries).max_batch(k)))
-        parts: dict[int, tuple[Nearest, Ids]] = {}
-
-        def search(starts: range) -> None:
-            for start in starts:
-                batch = queries[start : start + size]
-                parts[start] = _nearest_in(own, tail, batch, k, n_probe)
-
-        step = size * workers
-        run_concurrently([partial(search, range(i * size, n, step)) for i in range(workers)])
-        ordered = [parts[start] for start in sorted(parts)]
-        arrays = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in ordered))]
-        best = (arrays[0], arrays[1], arrays[2])
-        compared = np.concatenate([part[1] for part in ordered])
-    distances, ids, sizes = best
-    if int(sizes.min(initial=k)) < k:  # too few codes in these cells
-        lacking = np.flatnonzero(sizes < k)
-        found = scan.nearest(segments, CodeQueries(queries[lacking]), k, n_jobs)
-        distances[lacking], ids[lacking] = found
-        compared[lacking] = sum(segment.n_rows for segment in segments)
+        run_tiles(lambda: search, n, size, workers, blas=False)
+    for rows in lacking:  # too few codes in the cells of these queries
+        distances[rows], ids[rows] = scan.nearest(segments, CodeQueries(queries[rows]), k, n_jobs)
+        compared[rows] = sum(segment.n_rows for segment in segments)
     return distances, ids, compared
 
 
 def _nearest_in(
-    segment: Segment, tail: list[RowRange], queries: Words, k: int, n_probe: int
-) -> tuple[Nearest, Ids]:
-    """Return at most k nearest rows per query, and the number of codes compared."""
+    segment: Segment,
+    tail: list[RowRange],
+    queries: Words,
+    n_probe: int,
+    distances: Distances,
+    ids: Ids,
+    compared: Ids,
+) -> Ids | None:
+    """Write the nearest rows; return their numbers unless there are k for each query."""
     cells: Cells | None = segment.cells
     assert cells is not None
-    n = len(queries)
-    distances, positions = np.zeros((n, k), np.int32), np.zeros((n, k), np.int64)
-    sizes, compared = np.empty(n, np.int64), np.empty(n, np.int64)
-    n_groups = cells.calibration.groups_for(n_probe)
-    codes = (segment.flat, segment.n_rows, segment.kept, *cells.order)
-    results = (distances, positions, sizes, compared)
-    searched = (*cells.levels.arguments, n_groups, n_probe)
-    arguments = (*codes, *searched, queries, *results)
-    _core.nearest_in_cells(*arguments)
-    best = distances, segment.ids_at(positions), sizes
-    if not tail:
-        return best, compared
-    compared += sum(rows.segment.n_rows for rows in tail)
-    return scan.nearest_in(tail, CodeQueries(queries), k, best), compared
+    k, sizes = ids.shape[1], np.empty(len(queries), np.int64)
+    searched = (cells.searchable(segment.flat), segment.kept, cells.groups_for(n_probe), n_probe)
+    n_short, highest = _core.nearest_in_cells(*searched, queries, distances, ids, sizes, compared)
+    cells.check(highest)
+    ids[:] = segment.id_map.at(ids)
+    if tail:
+        best = scan.nearest_in(tail, CodeQueries(queries), k, (distances, ids, sizes))
+        distances[:], ids[:], sizes = best
+        compared += sum(rows.segment.n_rows for rows in tail)
+    return sizes if n_short else None
 
 
 def search(

@@ -191,7 +191,7 @@ class Segment:
     def ids_at(self, positions: Ids) -> Ids:
         """Return the ids at positions."""
         if self.cells is not None:
-            self.cells.checked(positions)
+            self.cells.check(int(positions.max(initial=-1)))
         return self.id_map.at(positions)
 
     @property
@@ -380,10 +380,18 @@ def to_codes(words: Words, n_bits: int) -> Codes:
     return wide[:, : n_bytes(n_bits)].copy()
 
 
+def aligned_zeros(*shape: int) -> Words:
+    """Return words that begin at a cache line, so that no vector extends over two."""
+    n_bytes = 8 * int(np.prod(shape))
+    buffer = np.zeros(n_bytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + n_bytes].view(np.uint64).reshape(shape)
+
+
 def to_blocks(words: Words) -> Words:
     """Arrange words of codes in blocks of eight codes, word by word."""
     n, width = words.shape
-    blocks = np.zeros((-(-n // BLOCK), width, BLOCK), np.uint64)
+    blocks = aligned_zeros(-(-n // BLOCK), width, BLOCK)
     whole = n // BLOCK
     blocks[:whole] = words[: whole * BLOCK].reshape(whole, BLOCK, width).transpose(0, 2, 1)
     if n % BLOCK:

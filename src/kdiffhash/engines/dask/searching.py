@@ -1,7 +1,8 @@
-"""Exact search among codes that are distributed over the workers of a cluster."""
+"""Search among codes that are distributed over the workers of a cluster."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..._util.errors import NotSupportedError
 from ...codes import Codes, n_bytes
 from ...learn.rows import Array
-from ...search import HammingIndex, Upserted, checks
+from ...search import HammingIndex, Upserted, checks, probe
 from ...search.index_format import MAX_BITS
 from ...search.scan import merge_results
 from ...search.segment import to_codes, words_by_id
@@ -34,12 +35,13 @@ _INSTEAD = "change the index file or the codes it was created from, and create i
 
 
 class ClusterIndex:
-    """Codes in the memory of the workers of a cluster, searched exactly.
+    """Codes in the memory of the workers of a cluster, searched by Hamming distance.
 
-    A `CodeStore` that cannot be changed. It returns the same results as a `HammingIndex` with the
-    same codes, ties included. If workers are lost, the remaining ones reload their codes; workers
-    that join later take over some codes at the next call. If the cluster has no workers for ten
-    seconds, a `ClusterError` is raised.
+    Searches are exact, unless `search` is asked for a recall. A `CodeStore` that cannot be changed.
+    Exact searches return the same results as a `HammingIndex` with the same codes, ties included.
+    If workers are lost, the remaining ones reload their codes; workers that join later take over
+    some codes at the next call. If the cluster has no workers for ten seconds, a `ClusterError` is
+    raised.
 
     Parameters
     ----------
@@ -55,6 +57,9 @@ class ClusterIndex:
         folder with codes of another model is refused.
     client : distributed.Client, default=None
         None uses the client of `connect`, or else Dask's default client.
+    cells : bool, default=None
+        Whether workers group their codes by similarity (see `HammingIndex.build_cells`), so that
+        `search` can be asked for a recall. None does so if the source is an index file with cells.
 
     Examples
     --------
@@ -77,13 +82,17 @@ class ClusterIndex:
         n_bits: int | None = None,
         model: Model | None = None,
         client: Any = None,
+        cells: bool | None = None,
     ) -> None:
+        self._cells = bool(cells)
         self._client = current_client(client)
         self._shards: Shards | None = None
         self._strings: StringIds | None = None
         n_partitions = PER_THREAD * sum(wait_for_workers(self._client).values())
         if isinstance(source, str | Path) and not is_shards(Path(source)):
-            loaders = self._index_loaders(Path(source).absolute(), n_partitions, n_bits, model)
+            loaders = self._index_loaders(
+                Path(source).absolute(), n_partitions, n_bits, model, cells
+            )
         else:
             loaders = self._code_loaders(source, n_partitions, n_bits, model)
         name = source if isinstance(source, str | Path) else "the source"
@@ -94,14 +103,20 @@ class ClusterIndex:
             raise ClusterError(_CHANGED.format(name))
 
     def _index_loaders(
-        self, path: Path, n: int, n_bits: int | None, model: Model | None
+        self,
+        path: Path,
+        n: int,
+        n_bits: int | None,
+        model: Model | None,
+        cells: bool | None,
     ) -> list[Any]:
         """Return functions that submit tasks to load partitions from an index file."""
         with HammingIndex.open(path, n_bits=n_bits, model=model) as index:
+            self._cells = "cells" in index.info() if cells is None else cells
             self.n_bits, self.model, state = index.n_bits, index.model, index._state
             self._strings = index._snapshot.strings  # partitions know ids by their numbers
         submit = partial(self._client.submit, _load_from_index, path, pure=False)
-        return [partial(submit, i, n, state) for i in range(n)]
+        return [partial(submit, i, n, state, self._cells) for i in range(n)]
 
     def _code_loaders(
         self, source: Any, n: int, n_bits: int | None, model: Model | None
@@ -136,7 +151,9 @@ class ClusterIndex:
             for source, start, stop in slices
         ]
         return self._client.submit(
-            _load_from_slices, loaded, first_id, self.n_bits, pure=False, workers=workers
+            *(_load_from_slices, loaded, first_id, self.n_bits, self._cells),
+            pure=False,
+            workers=workers,
         )
 
     def __len__(self) -> int:
@@ -222,7 +239,34 @@ class ClusterIndex:
         checks.refuse_missing(given[~stored])
         return codes[0] if checks.is_single(ids) else codes
 
-    def search(self, queries: ArrayLike, k: int = 10) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    def explain(self, k: int = 10, *, recall: float | None = None) -> dict[str, Any]:
+        """Say what a search with these arguments compares a query with.
+
+        Parameters
+        ----------
+        k : int, default=10
+            Number of neighbours.
+        recall : float, default=None
+            See `search`.
+
+        Returns
+        -------
+        dict
+            ``method`` ("cells" if any worker searches cells, or "exact"), ``compared``, the number
+            of codes that a query is compared with, and ``n_probe``, the number of cells searched,
+            or the ``reason`` for an exact search.
+        """
+        plans = [plan for own in self._partitions.call(_plans, k, recall) for plan in own]
+        compared = sum(plan["compared"] for plan in plans)
+        if all(plan["method"] == "exact" for plan in plans):
+            reason = plans[0]["reason"] if plans else "there are no codes"
+            return {"method": "exact", "reason": reason, "compared": compared}
+        n_probe = sum(plan.get("n_probe", 0) for plan in plans)
+        return {"method": "cells", "n_probe": n_probe, "compared": compared}
+
+    def search(
+        self, queries: ArrayLike, k: int = 10, *, recall: float | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return the k nearest codes of each query.
 
         Parameters
@@ -231,6 +275,10 @@ class ClusterIndex:
             Several codes, or a single one.
         k : int, default=10
             Number of neighbours.
+        recall : float, default=None
+            Search approximately, as `HammingIndex.search` does; each worker searches as many of its
+            cells as it takes for this recall. Searches are exact without cells (see the parameter
+            `cells`).
 
         Returns
         -------
@@ -246,10 +294,11 @@ class ClusterIndex:
         """
         codes, single = checks.check_queries(queries, self.n_bits)
         k = checks.check_k(k)
+        probe.check(recall, None)
         m = min(k, self._n)
         found = [(np.empty((0, m), np.int32), np.empty((0, m), np.int64))]
         for i in range(0, len(codes), _QUERIES):
-            results = self._partitions.call(_nearest, codes[i : i + _QUERIES], k)
+            results = self._partitions.call(_nearest, codes[i : i + _QUERIES], k, recall)
             found.append(merge_results(results, k))
         distances, ids = (np.concatenate(column) for column in zip(*found))
         ids = self._public(ids)
@@ -306,15 +355,26 @@ class ClusterIndex:
 # Functions that run on the workers.
 
 
-def _load_from_index(path: Path, number: int, of: int, state: Any) -> Partition:
+def _load_from_index(path: Path, number: int, of: int, state: Any, cells: bool) -> Partition:
     """Load partition `number` of `of` from an index file."""
     with HammingIndex.open(path) as index:
         if index._state != state:
             raise ClusterError(_CHANGED.format(path))
-        return Partition.of(index._chunk(number, of))
+        return _partition(index._chunk(number, of), cells)
 
 
-def _load_from_slices(slices: list[tuple[Any, int, int]], first_id: int, n_bits: int) -> Partition:
+def _partition(index: HammingIndex, cells: bool) -> Partition:
+    """Return an index as a partition, with cells if they are wanted and help."""
+    if cells:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            index.build_cells(n_jobs=1)
+    return Partition.of(index)
+
+
+def _load_from_slices(
+    slices: list[tuple[Any, int, int]], first_id: int, n_bits: int, cells: bool
+) -> Partition:
     """Load a partition from slices of sources: source, start, stop."""
     index = HammingIndex(n_bits=n_bits)
     for source, start, stop in slices:
@@ -327,7 +387,7 @@ def _load_from_slices(slices: list[tuple[Any, int, int]], first_id: int, n_bits:
             first_id, n_read = first_id + len(chosen), n_read + len(codes)
             if n_read >= stop:
                 break
-    return Partition.of(index)
+    return _partition(index, cells)
 
 
 def _count(indexes: list[HammingIndex]) -> int:
@@ -338,8 +398,13 @@ def _ids(indexes: list[HammingIndex]) -> NDArray[np.int64]:
     return np.concatenate([index.ids for index in indexes])
 
 
-def _nearest(indexes: list[HammingIndex], queries: Array, k: int) -> Any:
-    return merge_results([index.search(queries, k, n_jobs=1) for index in indexes], k)
+def _nearest(indexes: list[HammingIndex], queries: Array, k: int, recall: float | None) -> Any:
+    found = [index.search(queries, k, recall=recall, n_jobs=1) for index in indexes]
+    return merge_results(found, k)
+
+
+def _plans(indexes: list[HammingIndex], k: int, recall: float | None) -> list[dict[str, Any]]:
+    return [index.explain(k, recall=recall) for index in indexes]
 
 
 def _in_radius(indexes: list[HammingIndex], queries: Array, radius: int) -> list[Any]:

@@ -134,7 +134,7 @@ def test_the_nearest_cells_are_searched(n_bits):
     distances = reference.distances_of(queries, words)
     group_order = np.argsort(scores_of(queries, groups, *group_bits), axis=1, kind="stable")
     cell_scores = scores_of(queries, centres, *cell_bits)
-    codes = (reference.to_blocks(stored), n, None)
+    codes = (reference.to_blocks(stored), n)
     group_of = np.repeat(np.arange(8), np.diff(firsts))
     for n_groups, n_cells in ((1, 1), (2, 5), (3, 20), (8, 48)):
         considered = (group_order[:, :n_groups, None] == group_of).any(axis=1)
@@ -145,10 +145,9 @@ def test_the_nearest_cells_are_searched(n_bits):
         there = searched[:, cells]
         for batch in (slice(None), slice(3, 4)):
             found, compared = room(len(queries[batch]), k), np.zeros(len(queries[batch]), np.int64)
-            _core.nearest_in_cells(
-                *(*codes, *arrays, *groups, *centres, firsts, n_groups, n_cells),
-                *(queries[batch], *found, compared),
-            )
+            searchable = _core.searchable_cells(*codes, *arrays, *groups, *centres, firsts)
+            arguments = (None, n_groups, n_cells, queries[batch], *found, compared)
+            _core.nearest_in_cells(searchable, *arguments)
             assert as_lists(*found) == expected_nearest(distances[batch], there[batch], k)
             np.testing.assert_array_equal(compared, there[batch].sum(axis=1))
 
@@ -163,16 +162,14 @@ def test_damaged_starts_and_positions_are_survived():
         (starts, low, high), _ = order(random_cells(rng, 100, 16), 16)
         starts[rng.integers(0, 17, 3)] = rng.choice([-1, -(2**63), 2**40, 2**63 - 1, 50, 0], 3)
         high[:] = rng.integers(0, 2**63, len(high), np.uint64) * rng.integers(0, 2)
-        codes = (reference.to_blocks(words), 100, None)
+        codes = (reference.to_blocks(words), 100)
         for n_cells in (1, 16):
             found, compared = room(5, 4), np.zeros(5, np.int64)
-            _core.nearest_in_cells(
-                *(*codes, starts, low, high, *groups, *centres, firsts, 1, n_cells, words[:5]),
-                *(*found, compared),
-            )
+            cells = _core.searchable_cells(*codes, starts, low, high, *groups, *centres, firsts)
+            _core.nearest_in_cells(cells, None, 1, n_cells, words[:5], *found, compared)
         bounds = np.full(5, 65)
         _core.nearest_by_position(
-            *(*codes, 0, 100, starts, low, high, words[:5], False, bounds, *room(5, 4))
+            *(*codes, None, 0, 100, starts, low, high, words[:5], False, bounds, *room(5, 4))
         )
         _core.positions_of(starts, low, high, np.arange(100), np.zeros(100, np.int64))
 
