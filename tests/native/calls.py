@@ -93,7 +93,8 @@ def valid_calls() -> dict[str, list[Argument]]:
         _out(np.zeros(5, np.int64)),
     ]
     match = [
-        *(_of(blocks), _of(20), _of(queries), _out(np.full(5, max_bound), limit=max_bound + 1)),
+        *(_of(blocks), _of(20), _of(queries), _of(True)),
+        _out(np.full(5, max_bound), limit=max_bound + 1),
         _of(np.minimum(np.arange(max_bound + 2), max_bound), limit=max_bound + 1),
         *(
             _out(np.full(5, max_bound), limit=max_bound + 1),
