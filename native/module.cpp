@@ -101,9 +101,10 @@ SearchableCells searchable_cells(In<uint64_t, 1> blocks, int64_t n_rows, In<int6
 }
 
 // Returns the number of queries with fewer than k results, and the highest position.
-std::tuple<int64_t, int64_t> nearest_in_cells(const SearchableCells& s, Kept kept, int64_t n_groups, int64_t n_cells, In<uint64_t, 2> queries,
-                      Out<int32_t, 2> distances, Out<int64_t, 2> positions, Out<int64_t, 1> sizes,
-                      Out<int64_t, 1> compared) {
+std::tuple<int64_t, int64_t> nearest_in_cells(const SearchableCells& s, Kept kept, int64_t n_groups, int64_t n_cells,
+                                              In<uint64_t, 2> queries, Out<int32_t, 2> distances,
+                                              Out<int64_t, 2> positions, Out<int64_t, 1> sizes,
+                                              Out<int64_t, 1> compared) {
   const int64_t n = size(queries), k = size(positions, 1);
   const Codes codes = codes_of(s.blocks, s.n_words, s.n_rows, kept, 0, s.n_rows);
   const Cells cells = cells_of(s.starts, s.low, s.high, s.n_rows);
@@ -560,6 +561,7 @@ void bind(nb::module_& m, const char* name, Result (*function)(T...)) {
 
 NB_MODULE(_core, m) {
   loops = &select_loops();
+  nb::set_leak_warnings(false);  // an index may live until the interpreter exits
   m.attr("level") = loops->name;
   m.attr("panel") = loops->panel;
   m.attr("max_hits_per_step") = loops->max_hits_per_step;
