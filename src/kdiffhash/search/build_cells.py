@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._util.threads import run_tiles
-from . import calibration, scan
-from .calibration import N_QUERIES, Calibration
+from . import recall_curves, scan
 from .cells import Cells, order_rows
 from .centres import Centres, Numbers, TwoLevels, add_bits, train
+from .recall_curves import N_QUERIES, Calibration
 from .segment import (
     BLOCK,
     IdRuns,
@@ -186,7 +186,7 @@ def _neighbours(
     source: Source, queries: Words, own: Ids, ids: SegmentIds, n_jobs: int | None
 ) -> tuple[scan.Distances, Ids]:
     """Return distances and positions of the neighbours of stored codes, other than themselves."""
-    k = calibration.N_NEIGHBOURS
+    k = recall_curves.N_NEIGHBOURS
     distances = np.empty((len(queries), k + 1), np.int32)
     found = np.empty((len(queries), k + 1), np.int64)
 
@@ -218,16 +218,16 @@ def _calibrate(
     sizes = np.bincount(cell_of, minlength=len(levels.cells))
     n_cells, n_groups = int(np.count_nonzero(sizes)), int(np.count_nonzero(np.diff(levels.firsts)))
     group_of_cell = np.repeat(np.arange(len(levels.groups)), np.diff(levels.firsts))
-    steps = calibration.grid(n_cells)
+    steps = recall_curves.grid(n_cells)
     needed, compared = [], np.zeros(len(steps))
     step = max(1, _SCORES // len(levels.cells))
     for start in range(0, len(queries), step):
         own, cells = queries[start : start + step], cell_of[neighbours[start : start + step]]
         cell_order, cell_ranks = _ranks(levels.cells, own, cells)
         _, group_ranks = _ranks(levels.groups, own, group_of_cell[cells])
-        needed.append(calibration.needed(cell_ranks, group_ranks, n_cells, n_groups))
+        needed.append(recall_curves.needed(cell_ranks, group_ranks, n_cells, n_groups))
         compared += np.cumsum(sizes[cell_order], axis=1)[:, steps - 1].sum(axis=0)
-    curves = calibration.recall_curves(np.concatenate(needed), distances, len(steps))
+    curves = recall_curves.recall_curves(np.concatenate(needed), distances, len(steps))
     return Calibration(
         len(cell_of), n_cells, n_groups, len(queries), steps, compared / len(queries), *curves
     )

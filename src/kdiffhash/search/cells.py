@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._util.errors import KdiffhashError
-from .calibration import Calibration
 from .centres import Centres, Numbers, TwoLevels
+from .recall_curves import Calibration
 from .segment import Words
 
 _CHUNK = 2**20

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import KS, Calibration
 from .cells import Cells
 from .centres import Centres, TwoLevels
 from .index_error import REPAIR, IndexFileError
+from .recall_curves import KS, Calibration
 from .segment import BLOCK, IdRuns, Segment, SegmentIds, Words, aligned_zeros, n_words
 
 HEAD_SIZE = 128
