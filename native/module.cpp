@@ -13,6 +13,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "checks.h"
@@ -138,12 +139,12 @@ void order_rows(In<int64_t, 1> starts, Out<uint32_t, 1> cells_to_rows, Out<uint1
   require_size(cells_to_rows, n, "cells_to_rows and low must have the same length");
   const Cells cells = cells_of(starts, as_const(low), as_const(high), n);
   require_in_range(cells_to_rows, cells.n, "cells_to_rows must hold cells");
-  require(cells.starts[0] == 0, "starts must begin with 0");
   std::vector<int64_t> next(cells.n);
   for (int64_t i = 0; i < n; ++i) ++next[cells_to_rows.data()[i]];
-  for (int64_t c = 0; c < cells.n; ++c) {
-    require(next[c] == cells.starts[c + 1] - cells.starts[c], "starts must be where the rows of each cell begin");
-    next[c] = cells.starts[c];
+  int64_t first = 0;
+  for (int64_t c = 0; c <= cells.n; ++c) {
+    require(cells.starts[c] == first, "starts must be where the rows of each cell begin");
+    if (c < cells.n) first += std::exchange(next[c], first);
   }
   loops->order_rows(cells, n, cells_to_rows.data(), next.data(), low.data(), high.data());
 }

@@ -194,6 +194,8 @@ NOT_RUN = {
     "kdiffhash.engines.postgres.PostgresStore",
     "kdiffhash.study.paper_runs.run_paper_study",
     "kdiffhash.study.run.run_study",
+    "kdiffhash.vision.colmap_training.read_tracks",
+    "kdiffhash.vision.pair_selection.likely_pairs",
 }
 
 

@@ -86,15 +86,15 @@ class Refinement:
         Fraction of the objects that is held out as the validation set. The result is the hash with
         the lowest error on it, possibly the initial one. With fewer than two held-out objects there
         is no validation set, and the result is the hash after the last step.
+    patience : int
+        Early stopping: the number of consecutive evaluations without improvement after which
+        refinement stops. There is one evaluation every 50 steps.
     goal : {"labels", "ranking", "neighbors"}
         ``"labels"``: `HardestNegativeLoss`. ``"ranking"``: `RankingLoss`, for which the first
         members of pairs are queries and the second ones documents. ``"neighbors"``: `NeighborLoss`
         for rows without labels; each row is paired with itself.
     temperature : float
         Temperature of `RankingLoss` and `NeighborLoss`.
-    patience : int
-        Early stopping: the number of consecutive evaluations without improvement after which
-        refinement stops. There is one evaluation every 50 steps.
 
     Examples
     --------
@@ -157,12 +157,34 @@ class Refinement:
         )
 
     def prefixes(self, n_bits: int) -> Int64Array:
-        """Return the lengths of the prefixes in the loss, in ascending order."""
+        """Return the lengths of the prefixes in the loss, in ascending order.
+
+        Parameters
+        ----------
+        n_bits : int
+            Length of the codes.
+
+        Returns
+        -------
+        lengths : int64 array
+        """
         n_shorter = max(0, int(np.ceil(np.log2(n_bits / self.shortest_prefix))))
         return np.array([*(self.shortest_prefix << k for k in range(n_shorter)), n_bits])
 
     def loss(self, n_bits: int, n_jobs: int | None) -> Loss:
-        """Return the loss for codes of a length."""
+        """Return the loss for codes of a length.
+
+        Parameters
+        ----------
+        n_bits : int
+            Length of the codes.
+        n_jobs : int or None
+            Number of threads; None takes all cores available to the process.
+
+        Returns
+        -------
+        loss : Loss
+        """
         prefixes = self.prefixes(n_bits)
         if self.goal == "ranking":
             return RankingLoss(prefixes, self.slope, n_jobs, self.temperature)

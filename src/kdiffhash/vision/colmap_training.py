@@ -30,6 +30,16 @@ class Tracks:
         The track that each descriptor belongs to.
     images : int64 array of shape (n,)
         The id of the image that each descriptor comes from.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kdiffhash import LDAHash
+    >>> from kdiffhash.vision.colmap import Tracks
+    >>> rows = np.random.default_rng(0).normal(size=(60, 8))
+    >>> tracks = Tracks(rows, labels=np.arange(60) // 2, images=np.arange(60) % 2)
+    >>> LDAHash(4).fit(tracks.rows, tracks.labels).n_bits_
+    4
     """
 
     rows: NDArray[Any]

@@ -48,6 +48,10 @@ def likely_pairs(
     -------
     pairs : list of (str, str)
         Names of images, in the order of `images`.
+
+    Examples
+    --------
+    >>> from kdiffhash.vision.colmap import likely_pairs
     """
     rows = [_largest(image) for image in images]
     owners = np.repeat(np.arange(len(images)), [len(chosen) for chosen in rows])
