@@ -215,7 +215,8 @@ void scan_cells(const Codes& codes, const Cells& cells, const Queries& queries, 
     const Visit& visit = visits[i];
     scan_cell<W>(codes, cells, queries.words + visit.query * codes.n_words, visit, results,
                  visit.cell != last ? &ahead : nullptr);
-    compared[visit.query] += cells.starts[visit.cell + 1] - cells.starts[visit.cell];
+    const auto [start, stop] = rows_of(cells, visit.cell);
+    compared[visit.query] += stop - start;
   }
 }
 

@@ -177,7 +177,7 @@ void scatter(In<uint64_t, 2> codes, In<uint32_t, 1> rows, int64_t start, Out<uin
   const int64_t n_words = size(codes, 1);
   require(size(blocks, 1) == n_words && size(blocks, 2) == BLOCK, "blocks must have shape (n_blocks, n_words, 8)");
   require_size(rows, size(codes), "rows must have one entry per code");
-  require(start >= 0, "start must be at least 0");
+  require(start >= 0 && start <= UINT32_MAX, "start must be a row number");
   loops->scatter(queries_of(codes, n_words), n_words, rows.data(), start, start + size(blocks) * BLOCK, blocks.data());
 }
 
