@@ -14,7 +14,7 @@ ifneq ($(wildcard ../shared/embeddings),)
 export KDIFFHASH_EMBEDDINGS ?= $(abspath ../shared/embeddings)
 endif
 
-.PHONY: demo test sanitize aarch64 selftest soak lint format docs bench dist clean
+.PHONY: demo test sanitized sanitize aarch64 selftest soak lint format docs bench dist clean
 
 demo:
 	@echo 'The demo takes about two minutes. It writes to this folder and to your cache folder:'
@@ -38,11 +38,13 @@ test: lint $(if $(filter Linux,$(shell uname)),sanitize)
 # Tests of the core, built with AddressSanitizer and UndefinedBehaviorSanitizer. The build goes to a separate package
 # that PYTHONPATH puts before the editable install; an empty module replaces the import hook of that install.
 SANITIZED := build/sanitize/package
-sanitize: $(VENV)/.dev
+sanitized: $(VENV)/.dev
 	rm -rf $(SANITIZED)
 	$(INSTALL) --no-build-isolation --no-deps --target $(SANITIZED) -Cbuild-dir=build/sanitize/core \
 	  -Ccmake.define.SANITIZE=ON -Ccmake.define.STRICT=ON .
 	touch $(SANITIZED)/_editable_skbc_kdiffhash.py
+
+sanitize: sanitized
 	PYTHONPATH=$(abspath $(SANITIZED)) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not test_codes'
@@ -64,7 +66,7 @@ aarch64:
 
 # Attacks on files, servers and the command line, with a fixed seed; at most 30 minutes. Wrong results and crashes must be 0.
 # The outcomes are stored, and written to docs/reliability.md.
-soak: $(VENV)/.dev $(if $(filter Linux,$(shell uname)),sanitize)
+soak: $(VENV)/.dev $(if $(filter Linux,$(shell uname)),sanitized)
 	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/write_tables.py
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -103,6 +105,30 @@ def test_pages_and_examples_are_found():
 def test_tables_match_the_benchmark_results():
     check = [sys.executable, ROOT / "benchmarks" / "write_tables.py", "--check"]
     subprocess.run(check, check=True)
+
+
+def test_a_table_appears_when_its_benchmark_has_been_run(tmp_path):
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
+    results = tmp_path / "benchmarks" / "results"
+    shutil.rmtree(results)
+    results.mkdir()
+    page = tmp_path / "README.md"
+    before = "<!-- table: soak -->\nnot yet\n<!-- end of soak -->\n"
+    page.write_text(before)
+    command = [sys.executable, tmp_path / "benchmarks" / "write_tables.py"]
+    subprocess.run(command, check=True)
+    assert page.read_text() == before
+    row = {"attack": "a", "tries": 2, "refused": 1, "right": 1, "wrong": 0, "crashed": 0}
+    rows = [{**row, "notes": []}, {**row, "attack": "b", "tries": 1999, "right": 1998, "notes": []}]
+    outcome = tmp_path / "outcome.json"
+    outcome.write_text(json.dumps({"seed": 3, "scale": 1.0, "minutes": 12.5, "rows": rows}))
+    soak = [sys.executable, tmp_path / "benchmarks" / "soak.py", "--outcome", outcome]
+    subprocess.run(soak, check=True)
+    subprocess.run(command, check=True)
+    assert "**all** | **2,001** | **2** | **1,999** | **0** | **0** |" in page.read_text()
+    assert "not yet" not in page.read_text()
+    page.write_text(before.replace("soak", "nothing"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
 
 
 def test_tables_are_checked_without_optional_packages():

@@ -1,6 +1,6 @@
 """The compiled core, built with sanitizers: forged models, damaged files of rows and odd sizes.
 
-`make sanitize` builds the package that this attack runs; without it the attack is skipped.
+`make sanitized` builds the package that this attack runs; without it the attack is skipped.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def sanitized_environment() -> dict[str, str]:
 def sanitized(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Neither sanitizer reports anything, and results are right."""
     if not (PACKAGE / "kdiffhash").is_dir():
-        print(f"    skipped: {PACKAGE} is missing; `make sanitize` builds it", flush=True)
+        print(f"    skipped: {PACKAGE} is missing; `make sanitized` builds it", flush=True)
         return
     write_models(folder)
     for kind in KINDS:
