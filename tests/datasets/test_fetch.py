@@ -211,6 +211,17 @@ def test_a_download_without_a_length_stops_at_the_limit(server, tmp_path, monkey
     assert leftover_files(tmp_path) == []
 
 
+def test_a_download_stops_at_its_length_although_it_comes_in_chunks(server, tmp_path):
+    """HTTP ignores the length of a response in chunks."""
+    chunk = b"2710\r\n" + bytes(10_000) + b"\r\n"
+    headers = {"Content-Length": "30000", "Transfer-Encoding": "chunked"}
+    server.answer = 200, headers, (chunk for _ in range(100_000))
+    with pytest.raises(FetchError, match="sends more than 30000 bytes"):
+        fetch_scene("mine", url=server.url, cache=tmp_path)
+    assert server.n_sent < 100_000_000
+    assert leftover_files(tmp_path) == []
+
+
 def test_a_download_without_a_length_is_accepted_up_to_the_limit(server, archive, tmp_path):
     server.answer = 200, {}, [archive]
     assert len(fetch_scene("mine", url=server.url, md5=md5(archive), cache=tmp_path)) == 300

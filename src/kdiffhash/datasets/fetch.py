@@ -221,6 +221,7 @@ def _download_rest(url: str, partial: Path, validator: Path, verbose: bool) -> N
         raise ConnectionError("the file has changed on the server") from error
     with response:
         total = _total_bytes(response, partial, n_bytes)
+        limit = _MAX_ARCHIVE if total is None else total
         if response.status != 206:
             n_bytes = 0
         # Weak ETags cannot be used to resume.
@@ -234,7 +235,7 @@ def _download_rest(url: str, partial: Path, validator: Path, verbose: bool) -> N
             advance(n_bytes)
             while data := response.read1(_READ_SIZE):
                 n_bytes += len(data)
-                if n_bytes > _MAX_ARCHIVE:
+                if n_bytes > limit:
                     break
                 try:
                     file.write(data)
@@ -242,9 +243,9 @@ def _download_rest(url: str, partial: Path, validator: Path, verbose: bool) -> N
                     error.filename = error.filename or file.name
                     raise
                 advance(len(data))
-    if n_bytes > (_MAX_ARCHIVE if total is None else total):
+    if n_bytes > limit:
         partial.unlink()
-        raise FetchError(f"{url} sends more than {total or _MAX_ARCHIVE} bytes; give another URL")
+        raise FetchError(f"{url} sends more than {limit} bytes; give another URL")
     if total is not None and n_bytes < total:
         raise ConnectionError(f"received {n_bytes} of {total} bytes")
 
