@@ -14,7 +14,7 @@ import typer
 import kdiffhash
 from kdiffhash.cli.commands import app
 
-OUTPUTS = {"out", "backup", "keep", "drop"}  # parameters that name an output
+OUTPUTS = {"out", "backup", "keep", "drop", "plot"}  # parameters that name an output
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,8 @@ def originals(tmp_path_factory, objects):
     (folder / "shards").mkdir()
     np.save(folder / "shards" / "a.npy", X)
     kdiffhash.LDAHash(8, random_state=0).fit(X, y).save(folder / "model.npy")
+    for name in ("model", "rows"):  # a plot must end in .svg
+        shutil.copy(folder / f"{name}.npy", folder / f"{name}.svg")
     np.save(folder / "codes.npy", np.arange(40, dtype=np.uint8).reshape(10, 4))
     np.save(folder / "ids.npy", np.arange(10))
     np.save(folder / "projections.npy", np.zeros((10, 32), np.float32))
@@ -44,6 +46,8 @@ CASES = [  # arguments of a command; {} marks the input that is given as the out
     ["train", "labelled.npz", "{labelled.npz}", "-o"],
     ["encode", "model.npy", "{rows.npy}", "-o"],
     ["encode", "{model.npy}", "rows.npy", "-o"],
+    ["eval", "{model.svg}", "rows.npy", "--retrieval", "--queries", "rows.npy", "--plot"],
+    ["eval", "model.svg", "{rows.svg}", "--retrieval", "--queries", "rows.npy", "--plot"],
     ["export", "{model.npy}", "-o"],
     ["index", "build", "{codes.npy}", "-o"],
     ["index", "build", "codes.npy", "--ids", "{ids.npy}", "-o"],
