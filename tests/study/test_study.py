@@ -121,6 +121,31 @@ def test_figures_are_written_as_png_svg_and_pdf(small_study):
         assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_figures_of_patches_show_certain_labels_only_and_say_if_they_are_recovered(
+    small_scenes, tmp_path
+):
+    scene = make_scene(tmp_path / "tower", 60, 2)
+    certain = scene.points % 3 > 0
+    np.save(tmp_path / "tower" / "confident.npy", certain)
+    (tmp_path / "tower" / "meta.json").write_text('{"labels": "recovered from their order"}')
+    (tmp_path / "hill").symlink_to(small_scenes / "hill")
+    results = study(
+        tmp_path / "out",
+        tmp_path,
+        test=("tower",),
+        methods=["sift", "dif-paper", "kdif-paper"],
+        lengths=[32],
+    )
+    shown = results.extras["matches"]["gallery"]
+    assert len(shown["queries"]) == 5
+    uncertain = {patch.tobytes() for patch in scene.patches[np.flatnonzero(~certain)]}
+    patches = [*shown["patches"].values(), *shown["pair"]["patches"]]
+    assert not {patch.tobytes() for patch in patches} & uncertain
+    for name in ("pair", "matches", "paper-roc-hill-to-tower", "size-hill-to-tower"):
+        text = (tmp_path / "out" / "figures" / f"{name}.svg").read_text()
+        assert "tower (labels recovered)" in text
+
+
 def test_nothing_is_trained_or_measured_twice(small_study, small_scenes):
     _, out = small_study
     before = (out / "results.json").read_text()

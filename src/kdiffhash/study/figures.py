@@ -68,8 +68,11 @@ def make_figures(results: Results, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, tuple[tuple[float, float], Callable[[Any], str]]] = {}
     gallery = results.extras.get("matches", {}).get("gallery")
-    if gallery is not None and "pair" in gallery:
-        wanted["pair"] = (8, 5.5), partial(_pair, gallery["pair"])
+    if gallery is not None:
+        scene = gallery["scene"]
+        shown = scene + _labels(results, scene.removesuffix("-sheets"))
+        if "pair" in gallery:
+            wanted["pair"] = (8, 5.8), partial(_pair, gallery["pair"], shown)
     for case in results.cases:
         if all((*case, name) in results.measured for name in _PAPER_LINES):
             wanted["paper-roc-{}-to-{}".format(*case)] = (8, 5), partial(_paper_roc, results, *case)
@@ -80,8 +83,8 @@ def make_figures(results: Results, folder: Path) -> dict[str, str]:
         wanted["roc-{}-to-{}".format(*case)] = (8, 5), partial(_roc, results, *case)
         wanted["size-{}-to-{}".format(*case)] = (10, 4.6), partial(_size, results, *case)
     if gallery is not None:
-        height = 3.1 * min(4, len(gallery["queries"]))
-        wanted["matches"] = (7.5, height), partial(_matches, gallery)
+        height = 0.3 + 3.1 * min(4, len(gallery["queries"]))
+        wanted["matches"] = (7.5, height), partial(_matches, gallery, shown)
     if "alpha" in results.extras:
         wanted["alpha"] = (9, 4), partial(_alpha, results.extras["alpha"])
     return {name: _save(folder / name, *figure) for name, figure in wanted.items()}
@@ -118,8 +121,12 @@ def _plain_axes(axes: Any) -> None:
 
 def _case(results: Results, train: str, test: str, words: str) -> str:
     """Return the title of a figure; it says if the labels of the test scene are recovered."""
+    return words.format(train, test) + _labels(results, test)
+
+
+def _labels(results: Results, test: str) -> str:
     recovered = any(note.startswith(f"{test}: labels recovered") for note in results.notes)
-    return words.format(train, test) + (" (labels recovered)" if recovered else "")
+    return " (labels recovered)" if recovered else ""
 
 
 # Line styles of the paper's figures.
@@ -281,14 +288,15 @@ def _size(results: Results, train: str, test: str, figure: Any) -> str:
     )
 
 
-def _pair(pair: dict[str, Any], figure: Any) -> str:
+def _pair(pair: dict[str, Any], title: str, figure: Any) -> str:
     """Figure 1 of the paper: patches, SIFT, and 32-bit codes; columns query, positive, negative."""
+    figure.suptitle(title, fontsize=10)
     grid = figure.subplots(3, 3, height_ratios=[2, 1.2, 0.5])
     rows, bits = pair["descriptors"].astype(int), pair["bits"].astype(int)
-    for i, title in enumerate(("query", "matching patch", "non-matching patch")):
+    for i, role in enumerate(("query", "matching patch", "non-matching patch")):
         patch, sift, code = grid[:, i]
         patch.imshow(pair["patches"][i], cmap="gray", vmin=0, vmax=255)
-        patch.set_title(title, fontsize=10)
+        patch.set_title(role, fontsize=10)
         sift.bar(np.arange(rows.shape[1]), rows[i], color="#0072b2", width=1)
         code.imshow(1 - bits[i : i + 1], cmap="gray", vmin=-0.3, vmax=1.3, aspect="auto")
         if i:
@@ -308,7 +316,8 @@ def _pair(pair: dict[str, Any], figure: Any) -> str:
     )
 
 
-def _matches(gallery: dict[str, Any], figure: Any) -> str:
+def _matches(gallery: dict[str, Any], title: str, figure: Any) -> str:
+    figure.suptitle(title, fontsize=10)
     queries = gallery["queries"][:4]
     names = list(gallery["queries"][0]["matches"])
     shown = [names[0], next(name for name in names if "bits" in name)]

@@ -216,7 +216,12 @@ def _with_patches(scene: Scene) -> Scene | None:
 
 
 def _gallery(results: Results, train: str, scene: Scene) -> dict[str, Any]:
-    """First matches of some queries by each method, and one positive and one negative pair."""
+    """First matches of some queries by each method, and one positive and one negative pair.
+
+    Patches of uncertain label are left out: they cannot be marked correct or wrong.
+    """
+    if scene.confident is not None:
+        scene = scene.select(np.flatnonzero(scene.confident))
     queries = draw_queries(scene.points, results.plan.n_shown, results.plan.seed)
     rows = np.asarray(scene.descriptors)
     found = {
