@@ -64,13 +64,13 @@ def _is_whole(path: Path) -> bool:
     return path.suffix == ".json" or np.load(path).shape == (2000, 4)
 
 
-@attack("Ctrl-C during a command", tries=80)
+@attack("Ctrl-C during a command", tries=30 * len(_COMMANDS), pieces=2)
 def interrupt(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Refused: exit code 130 and no output. Right: a complete output."""
     _make_inputs(folder)
     durations: dict[int, float] = {}
-    for _ in range(tries):
-        number = int(rng.integers(len(_COMMANDS)))
+    for turn in range(tries):
+        number = turn % len(_COMMANDS)
         share = float(rng.uniform(0, 1.05))
         command = _COMMANDS[number]
         if number not in durations:

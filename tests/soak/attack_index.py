@@ -248,7 +248,7 @@ def _check_repair(path: Path, out: Path, history: dict[int, set[bytes]]) -> None
     assert all(code in history.get(i, ()) for i, code in found.items()), "repair made up codes"
 
 
-@attack("index file: mutated", tries=40_000, pieces=6)
+@attack("index file: mutated", tries=52_000, pieces=6)
 def mutate_files(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
     """Flip, cut, insert, remove and exchange bytes of small files, in which all is checked."""
     seeds = rng.integers(2**31, size=tries).tolist()

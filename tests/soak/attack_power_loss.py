@@ -51,9 +51,12 @@ def _single_files(folder: Path) -> list[tuple[str, Callable[[Path, int], object]
     from kdiffhash.cli.code_files import output_results
     from kdiffhash.cli.duplicates_command import _write_rows
     from kdiffhash.cli.id_files import write_ids
+    from kdiffhash.engines.onnx import export
     from kdiffhash.shards.code_folder import write_codes
+    from kdiffhash.vision import Photo, match_photos, write_image, write_matches
     from kdiffhash.vision.colmap import shrink_database
-    from kdiffhash.vision.hloc import encode_features
+    from kdiffhash.vision.hloc import encode_features, match_features
+    from kdiffhash.vision.results_page import write_page
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 8))
@@ -61,6 +64,10 @@ def _single_files(folder: Path) -> list[tuple[str, Callable[[Path, int], object]
     arrays = [rng.integers(0, 256, (900, 8), dtype=np.uint8) for _ in range(2)]
     make_features(folder)
     make_databases(folder)
+    points = rng.uniform(0, 60, (2, 40, 2)).astype(np.float32)
+    images = rng.integers(0, 256, (2, 64, 64), dtype=np.uint8)
+    photos = [Photo(*one) for one in zip("ab", images, points, arrays[0][:80].reshape(2, 40, 8))]
+    matches = [match_photos(photo, photo, geometry="none") for photo in photos]
 
     def save_text(path: Path, version: int) -> None:
         with replacing(path) as temporary:
@@ -79,6 +86,14 @@ def _single_files(folder: Path) -> list[tuple[str, Callable[[Path, int], object]
         ("keep.txt", lambda path, i: write_ids(path, np.arange(i, 5000))),
         ("pairs.csv", lambda path, i: _write_rows(path, ("a",), ({"a": i} for _ in range(900)))),
         ("codes.h5", lambda path, _: encode_features(folder / "old.h5", path, load_model())),
+        ("matches.h5", lambda path, _: match_features(folder / "codes.h5", path, load_model())),
+        *(
+            (f"matches.{kind}", lambda path, i: write_matches(path, *2 * [photos[i]], matches[i]))
+            for kind in ("npz", "csv", "json")
+        ),
+        ("drawn.png", lambda path, i: write_image(images[i], path)),
+        ("page.html", lambda path, i: write_page(path, photos[i], [])),
+        ("model.onnx", lambda path, i: export(models[i], path)),
         ("codes.db", lambda path, _: shrink_database(folder / "strict.db", path, load_model())),
     ]
 
