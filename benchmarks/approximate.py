@@ -3,12 +3,13 @@
 Ten nearest neighbours, one thread, in batches of 100 and one by one. A code counts as found if it
 is not farther than the exact tenth neighbour. Queries are held out from the codes. Each method is
 run with a series of settings; times at a recall are interpolated between them. Settings of all
-methods alternate, so noise affects all alike.
+methods alternate, so noise affects all alike. Inverted lists are measured with two numbers of lists
+from two million codes on; the better one counts at each recall.
 
 Data: `real`, all descriptors of the scenes; `big`, these and variants that lie between two views of
 a point; `random`, uniform random codes; `text`, embeddings of texts. `--level avx2` restricts both
 sides to AVX2. Results of other data and levels are kept. The graph and the inverted lists are
-cached with the time that it took to build them.
+cached with the time that it took to build them on this CPU.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from support import approximate_codes
 from support.approximate_codes import OTHER, SCENES, CodeSet, folder, scene_codes
-from support.harness import RESULTS, arguments, log, report, stored_rows
+from support.harness import RESULTS, arguments, log, machine, report, stored_rows
 from support.markdown import machine_note, table
 
 K, BATCH, N_SINGLE = 10, 100, 300
 RECALLS = (0.9, 0.95, 0.99)
 EF_SEARCH = (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-N_PROBE_IVF = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+N_LISTS, N_LISTS_BIG, BIG = 2048, 8192, 2_000_000
+N_PROBE_IVF = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 N_PROBE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-LEVELS = {"avx512": {}, "avx2": {"KDIFFHASH_CPU": "avx2", "FAISS_OPT_LEVEL": "AVX2"}}
+LEVELS = {"avx512": {}, "avx2": {"KDIFFHASH_CPU": "avx2", "FAISS_SIMD_LEVEL": "AVX2"}}
 
 Search = Callable[[np.ndarray], np.ndarray]  # queries to distances
 
@@ -40,70 +42,104 @@ Search = Callable[[np.ndarray], np.ndarray]  # queries to distances
 # -- methods -------------------------------------------------------------------------------------
 
 
-def build(data: str, codes: np.ndarray) -> dict[str, tuple[Any, float, float]]:
-    """Return each index with the seconds to build it and its bytes per code."""
-    import faiss
+class Built(NamedTuple):
+    """An index, the seconds that it took to build, and its bytes per code."""
 
+    method: str
+    index: Any
+    build_s: float
+    bytes_per_code: float
+
+
+def build(data: str, codes: np.ndarray) -> list[Built]:
+    """Return the indexes of all methods."""
     from kdiffhash import HammingIndex
 
-    n_bits = 8 * codes.shape[1]
-    own = HammingIndex(codes)
     start = time.perf_counter()
+    own = HammingIndex(codes)
     own.build_cells()
-    indexes = {"kdiffhash": (own, time.perf_counter() - start, own.nbytes / len(codes))}
+    built = [Built("kdiffhash", own, time.perf_counter() - start, own.nbytes / len(codes))]
+    built.append(cached(f"{data}-hnsw", "faiss-hnsw", build_graph, codes))
+    for n_lists in (N_LISTS, N_LISTS_BIG) if len(codes) >= BIG else (N_LISTS,):
+        make = partial(build_lists, n_lists)
+        built.append(cached(f"{data}-ivf-{n_lists}", "faiss-ivf", make, codes))
+    return built
 
-    def graph() -> Any:
-        index = faiss.IndexBinaryHNSW(n_bits, 32)
-        index.add(codes)
-        return index
 
-    def lists() -> Any:
-        quantizer = faiss.IndexBinaryFlat(n_bits)
-        index = faiss.IndexBinaryIVF(quantizer, n_bits, 2048)
-        index.own_fields, quantizer.this = True, quantizer.this.disown() or quantizer.this
-        index.train(codes[:: max(1, len(codes) // 200_000)])
-        index.add(codes)
-        return index
+def build_graph(codes: np.ndarray) -> Any:
+    import faiss
 
-    for name, make in (("faiss-hnsw", graph), ("faiss-ivf", lists)):
-        path = folder() / f"{data}-{n_bits}-{len(codes)}-{name}.faiss"
-        notes = path.with_suffix(".json")
-        if not notes.exists():
-            faiss.omp_set_num_threads(os.cpu_count() or 1)
-            start = time.perf_counter()
-            made = make()
-            seconds = time.perf_counter() - start
-            faiss.write_index_binary(made, str(path))
-            notes.write_text(json.dumps({"build_s": seconds, "threads": os.cpu_count()}))
-        index, seconds = (
-            faiss.read_index_binary(str(path)),
-            json.loads(notes.read_text())["build_s"],
-        )
-        indexes[name] = index, seconds, path.stat().st_size / len(codes)
+    index = faiss.IndexBinaryHNSW(8 * codes.shape[1], 32)
+    index.add(codes)
+    return index
+
+
+def build_lists(n_lists: int, codes: np.ndarray) -> Any:
+    import faiss
+
+    n_bits = 8 * codes.shape[1]
+    quantizer = faiss.IndexBinaryFlat(n_bits)
+    index = faiss.IndexBinaryIVF(quantizer, n_bits, n_lists)
+    index.train(codes[:: max(1, len(codes) // 200_000)])
+    index.add(codes)
+    return index
+
+
+def cached(name: str, method: str, make: Callable[[np.ndarray], Any], codes: np.ndarray) -> Built:
+    """Return an index of FAISS from the cache, or build it with all cores."""
+    import faiss
+
+    path = folder() / f"{name}-{8 * codes.shape[1]}-{len(codes)}.faiss"
+    notes, cpu = path.with_suffix(".json"), machine()["cpu"]
+    if not notes.exists() or json.loads(notes.read_text())["cpu"] != cpu:
+        notes.unlink(missing_ok=True)
+        faiss.omp_set_num_threads(os.cpu_count() or 1)
+        start = time.perf_counter()
+        made = make(codes)
+        seconds = time.perf_counter() - start
+        faiss.write_index_binary(made, str(path))
+        notes.write_text(json.dumps({"build_s": seconds, "cpu": cpu}))
         log(f"{name}: built in {seconds:.1f} s")
-    return indexes
+    seconds = json.loads(notes.read_text())["build_s"]
+    index = faiss.read_index_binary(str(path))
+    return Built(method, index, seconds, path.stat().st_size / len(codes))
 
 
-def settings(indexes: dict[str, Any]) -> list[tuple[str, int, Search]]:
-    """Return the settings of all methods: name, parameter, and function."""
-    own, graph, lists = (indexes[name][0] for name in ("kdiffhash", "faiss-hnsw", "faiss-ivf"))
+def settings(built: list[Built]) -> list[tuple[Built, int, Search]]:
+    """Return all settings of all methods: index, parameter and function."""
+    found: list[tuple[Built, int, Search]] = []
+    for own in built:
+        if own.method == "kdiffhash" and "cells" not in own.index.info():
+            found.append((own, 0, partial(search_exactly, own.index)))
+            continue
+        search, parameters = SEARCHES[own.method]
+        found += [(own, number, partial(search, own.index, number)) for number in parameters]
+    return found
 
-    def search_graph(ef_search: int, queries: np.ndarray) -> np.ndarray:
-        graph.hnsw.efSearch = ef_search
-        return graph.search(queries, K)[0]
 
-    def search_lists(n_probe: int, queries: np.ndarray) -> np.ndarray:
-        lists.nprobe = n_probe
-        return lists.search(queries, K)[0]
+def search_exactly(index: Any, queries: np.ndarray) -> np.ndarray:
+    return index.search(queries, K, n_jobs=1)[0]
 
-    def search_cells(n_probe: int, queries: np.ndarray) -> np.ndarray:
-        return own.search(queries, K, n_probe=n_probe, n_jobs=1)[0]
 
-    chosen = [("faiss-hnsw", ef, partial(search_graph, ef)) for ef in EF_SEARCH]
-    chosen += [("faiss-ivf", n, partial(search_lists, n)) for n in N_PROBE_IVF]
-    if "cells" in own.info():
-        return chosen + [("kdiffhash", n, partial(search_cells, n)) for n in N_PROBE]
-    return [*chosen, ("kdiffhash", 0, lambda queries: own.search(queries, K, n_jobs=1)[0])]
+def search_cells(index: Any, n_probe: int, queries: np.ndarray) -> np.ndarray:
+    return index.search(queries, K, n_probe=n_probe, n_jobs=1)[0]
+
+
+def search_graph(index: Any, ef_search: int, queries: np.ndarray) -> np.ndarray:
+    index.hnsw.efSearch = ef_search
+    return index.search(queries, K)[0]
+
+
+def search_lists(index: Any, n_probe: int, queries: np.ndarray) -> np.ndarray:
+    index.nprobe = n_probe
+    return index.search(queries, K)[0]
+
+
+SEARCHES = {
+    "kdiffhash": (search_cells, N_PROBE),
+    "faiss-hnsw": (search_graph, EF_SEARCH),
+    "faiss-ivf": (search_lists, N_PROBE_IVF),
+}
 
 
 # -- measurements ----------------------------------------------------------------------------------
@@ -113,45 +149,46 @@ def measure(data: str, level: str, codes: CodeSet, repeats: int) -> list[dict[st
     """Return one row for each setting and batch size."""
     import faiss
 
-    from kdiffhash import HammingIndex
-
-    indexes = build(data, codes.codes)
+    built = build(data, codes.codes)
     faiss.omp_set_num_threads(1)
-    limits = HammingIndex(codes.codes).search(codes.queries, K)[0][:, -1:]
+    limits = built[0].index.search(codes.queries, K)[0][:, -1:]  # exact without n_probe
     timed = codes.queries[:1000]
     rows = []
-    for name, parameter, search in settings(indexes):
+    for own, parameter, search in settings(built):
         recall = float(np.mean(search(codes.queries) <= limits))
-        _, build_s, n_bytes = indexes[name]
         row = {
             "n": len(codes.codes),
             "n_bits": 8 * codes.codes.shape[1],
             "data": data,
             "instructions": level,
-            "method": name,
+            "method": own.method,
             "parameter": parameter,
             "recall": recall,
-            "build_s": build_s,
-            "bytes_per_code": n_bytes,
+            "build_s": own.build_s,
+            "bytes_per_code": own.bytes_per_code,
         }
+        if own.method == "faiss-ivf":
+            row["lists"] = own.index.nlist
         rows.append((row, search))
     measured = []
     for batch, n in ((BATCH, len(timed)), (1, N_SINGLE)):
         times: list[list[float]] = [[] for _ in rows]
         for _ in range(repeats):
-            for (_, search), own in zip(rows, times):
+            for (_, search), seconds_of in zip(rows, times):
                 start = time.perf_counter()
                 for i in range(0, n, batch):
                     search(timed[i : i + batch])
-                own.append(time.perf_counter() - start)
-        for (row, _), own in zip(rows, times):
-            seconds = sorted(own)[len(own) // 2]
+                seconds_of.append(time.perf_counter() - start)
+        for (row, _), seconds_of in zip(rows, times):
+            seconds = sorted(seconds_of)[len(seconds_of) // 2]
             measured.append(row | {"batch": batch, "us_per_query": 1e6 * seconds / n})
     return measured
 
 
 def kept_recall(data: str, level: str, codes: CodeSet, n_bits: int) -> list[dict[str, Any]]:
     """Return the recall asked for and found, for held-out queries and another scene's."""
+    from kdiffhash import HammingIndex
+
     sets = {"held-out": codes}
     if data == "real":
         others = [scene_codes(name, n_bits)[0] for name in SCENES if name != OTHER]
@@ -159,12 +196,10 @@ def kept_recall(data: str, level: str, codes: CodeSet, n_bits: int) -> list[dict
         sets[f"{OTHER}, not in the index"] = CodeSet(np.concatenate(others), queries)
     rows = []
     for name, chosen in sets.items():
-        from kdiffhash import HammingIndex
-
-        index, exact = HammingIndex(chosen.codes), HammingIndex(chosen.codes)
+        index = HammingIndex(chosen.codes)
         index.build_cells()
         for k in (1, 10, 100):
-            limits = exact.search(chosen.queries, k)[0][:, -1:]
+            limits = index.search(chosen.queries, k)[0][:, -1:]  # exact without recall
             for asked in RECALLS:
                 found = index.search(chosen.queries, k, recall=asked)[0] <= limits
                 by_query = found.mean(axis=1)
@@ -251,8 +286,9 @@ def speed_table(result: dict[str, Any]) -> str:
     header = ["codes", "CPU", "queries", "recall", "cells, µs", "HNSW, µs", "IVF, µs", "ratio"]
     note = (
         "256 bits, 10 nearest neighbours, one thread, held-out queries; microseconds per query at "
-        "equal recall, interpolated; HNSW with M=32, IVF with 2,048 lists; the ratio is to the "
-        "faster of the two. Codes without clusters are searched exactly. "
+        f"equal recall, interpolated; HNSW with M=32, IVF with {N_LISTS:,} lists, from two million "
+        f"codes on also with {N_LISTS_BIG:,}; the ratio is to the fastest of these. Codes without "
+        "clusters are searched exactly. "
         f"{machine_note(result)}. (`python benchmarks/approximate.py`)"
     )
     return table(header, rows) + "\n\n" + note
@@ -261,7 +297,8 @@ def speed_table(result: dict[str, Any]) -> str:
 def build_table(result: dict[str, Any]) -> str:
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
     for case in result["cases"]:
-        seen.setdefault((case["data"], case["instructions"], case["method"]), case)
+        lists = f", {case['lists']:,} lists" if "lists" in case else ""
+        seen.setdefault((case["data"], case["instructions"], case["method"] + lists), case)
     rows = [
         [
             *(f"{case['n']:,} {NAMES[data]}", LEVEL_NAMES[level], method),
@@ -271,8 +308,8 @@ def build_table(result: dict[str, Any]) -> str:
     ]
     header = ["codes", "CPU", "index", "build", "bytes per code"]
     note = (
-        "Codes of 256 bits take 32 bytes. Built with two threads; the graph and the lists are "
-        "built once and cached. "
+        f"Codes of 256 bits take 32 bytes. Built with {result['machine']['cores']} threads. The "
+        "graph and the lists are built once, and used at both levels. "
         f"{machine_note(result)}. (`python benchmarks/approximate.py`)"
     )
     return table(header, rows) + "\n\n" + note
@@ -298,24 +335,33 @@ def recall_table(result: dict[str, Any]) -> str:
 
 
 def tables(result: dict[str, Any]) -> dict[str, str]:
-    return {
-        "approximate": speed_table(result),
-        "approximate-build": build_table(result),
-        "approximate-recall": recall_table(result),
-    }
+    parts = speed_table(result), build_table(result), recall_table(result)
+    return {"approximate": "\n\n".join(parts)}
+
+
+def check_level(level: str) -> None:
+    """Exit unless both libraries use this instruction set."""
+    import faiss
+
+    from kdiffhash import _core
+
+    of_faiss = faiss.SIMDConfig.get_level_name().lower()  # avx512 also has variants
+    if _core.level != level or of_faiss.split("_")[0] != level:
+        raise SystemExit(
+            f"this CPU or the environment gives {_core.level} for kdiffhash and {of_faiss} for "
+            f"FAISS, not {level}"
+        )
+    log(f"kdiffhash with {_core.level}, FAISS with {of_faiss}")
 
 
 def main() -> None:
-    options = arguments(__doc__, data="real", level="avx512", n_bits=256, repeats=3)
+    options = arguments(__doc__, data="real", level="avx512", n_bits=256, repeats=5)
     if options.level not in LEVELS:
         raise SystemExit(f"--level must be one of {', '.join(LEVELS)}, got {options.level!r}")
     wanted = LEVELS[options.level]
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
-    from kdiffhash import _core
-
-    if _core.level != options.level:
-        raise SystemExit(f"this CPU or KDIFFHASH_CPU gives {_core.level}, not {options.level}")
+    check_level(options.level)
     codes = approximate_codes.load(options.data, options.n_bits)
     new = {
         "cases": measure(options.data, options.level, codes, options.repeats),
@@ -327,8 +373,9 @@ def main() -> None:
 
     for key in new if (RESULTS / "approximate.json").exists() else ():
         new[key] = stored_rows("approximate", is_other, key) + new[key]
-    log(*summary(new), sep="\n")
     report("approximate", new, options)
+    for row in summary(new):
+        log(row)
 
 
 if __name__ == "__main__":
