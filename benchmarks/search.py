@@ -296,7 +296,7 @@ def search_table(result: dict[str, Any]) -> str:
 
 
 def short_table(result: dict[str, Any]) -> str:
-    """Return the table for the README and the page on search: real codes only."""
+    """Return the table for the page on search: real codes only."""
     cases = [c for c in result["cases"] if c["batch"] == 100 and c["threads"] == 1]
     cases = [c for c in cases if c["data"] == "real"]
     rows = [
@@ -359,7 +359,6 @@ def recall_table(result: dict[str, Any]) -> str:
 def tables(result: dict[str, Any]) -> dict[str, str]:
     return {
         "search": search_table(result),
-        "README.md:search": short_table(result),
         "docs/search.md:search": short_table(result),
         "early": early_table(result),
         "recall": recall_table(result),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from support.harness import arguments, report, stored_rows
-from support.markdown import rates, table
+from support.markdown import table
 
 from kdiffhash.datasets import load_scene
 from kdiffhash.study import run_study
@@ -64,28 +64,8 @@ def untouched_table(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def short_table(result: dict[str, Any]) -> str:
-    """Return the README's table: one length per method."""
-    shown = {
-        **dict.fromkeys(("sift", "rootsift", "metric"), 0),
-        **dict.fromkeys(("pq", "random"), 256),
-        **dict.fromkeys(("itq", "boosted", "dif", "lda"), 128),
-        **dict.fromkeys(("kdif", "kernel-lda", "refined"), 256),
-    }
-    lines = []
-    for method, n_bits in shown.items():
-        rows = {
-            row["scene"]: row
-            for row in result["rows"]
-            if row["method"] == method and n_bits in (0, row["n_bits"])
-        }
-        first = rows[UNTOUCHED[0]]
-        lines.append([first["title"], str(first["n_bits"]), *(rates(rows[s]) for s in UNTOUCHED)])
-    return table(["method", "bits", *UNTOUCHED], lines)
-
-
 def tables(result: dict[str, Any]) -> dict[str, str]:
-    return {"untouched": untouched_table(result), "README.md:untouched": short_table(result)}
+    return {"untouched": untouched_table(result)}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from support.harness import RESULTS, load
+from support.headline_table import SOURCES, headline_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,6 +29,8 @@ def all_tables() -> dict[str, str]:
         benchmark = import_module(path.stem)
         if hasattr(benchmark, "tables"):
             tables |= benchmark.tables(load(path.stem))
+    if all((RESULTS / f"{name}.json").exists() for name in SOURCES):
+        tables["headline"] = headline_table(load)
     return tables
 
 
