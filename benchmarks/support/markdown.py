@@ -14,7 +14,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def machine_note(result: dict[str, Any]) -> str:
     """Describe the machine of a result; older results name the instruction set with the CPU."""
     machine = result["machine"]
-    cpu = ", ".join(filter(None, (machine["cpu"], machine.get("instructions"))))
+    name = machine["cpu"].replace("(R)", "").replace("(TM)", "")
+    cpu = ", ".join(filter(None, (name, machine.get("instructions"))))
     return f"Measured on {cpu}, {machine['cores']} cores, {machine['memory_gb']} GB"
 
 
