@@ -19,7 +19,6 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from rich.console import Console
 from rich.text import Text
 from support.harness import arguments, report
@@ -42,6 +41,8 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> tuple[str, f
 
 def resize(source: str, target: Path) -> None:
     """Write a photograph with 1,600 pixels on the longer side."""
+    from PIL import Image  # optional, and not needed to write tables
+
     with Image.open(source) as image:
         scale = SIZE / max(image.size)
         size = [round(scale * side) for side in image.size]
