@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_readme import run_commands_of_the_readme
 
 import kdiffhash
 
@@ -152,6 +153,8 @@ print(hasher.transform(X).shape, kdiffhash.__file__)
     assert hint, done.stderr
     subprocess.run(hint[0], shell=True, check=True, env=os.environ | env, capture_output=True)
     assert json.loads(run("kdiffhash", "match", "a.png", "b.png", "--json"))
+    (tmp_path / "readme").mkdir()
+    run_commands_of_the_readme(tmp_path / "readme", [str(bin_folder / "kdiffhash")], env)
 
 
 def _names(wheel):

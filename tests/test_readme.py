@@ -70,17 +70,22 @@ def test_commands_are_found():
 
 @pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path):
-    """In the order of the README, in one folder, on files with the names that it uses."""
-    _write_files(tmp_path)
-    environment = {**os.environ, "KDIFFHASH_CACHE": str(tmp_path / "cache"), "COLUMNS": "80"}
     program = shlex.split(os.environ.get("KDIFFHASH_PROGRAM", ""))
+    program = program or [sys.executable, "-m", "kdiffhash"]
+    run_commands_of_the_readme(tmp_path, program, dict(os.environ))
+
+
+def run_commands_of_the_readme(folder: Path, program: list[str], variables: dict[str, str]) -> None:
+    """Run them in the order of the README, in one folder, on files with the names that it uses."""
+    _write_files(folder)
+    environment = {**variables, "KDIFFHASH_CACHE": str(folder / "cache"), "COLUMNS": "80"}
     n_run = 0
     for words in commands_of(ROOT / "README.md"):
         if any(" ".join(words).startswith(skipped) for skipped in NOT_RUN):
             continue
         done = subprocess.run(
-            [*(program or [sys.executable, "-m", "kdiffhash"]), *words],
-            cwd=tmp_path,
+            [*program, *words],
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
