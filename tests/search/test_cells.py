@@ -205,6 +205,39 @@ def test_where_cells_do_not_help_a_warning_says_so(codes):
         assert index.explain(recall=0.9)["reason"] == "the index has no cells"
 
 
+def test_more_cells_than_the_codes_that_are_left_can_have(tmp_path, codes, queries):
+    path = tmp_path / "codes.index"
+    index = HammingIndex(codes)
+    assert index.build_cells(N // 8)
+    index.remove(np.arange(500))
+    expected = HammingIndex(codes[500:], np.arange(500, N))
+    index.save(path)
+    index.compact()
+    with HammingIndex.open(path) as file:
+        for own in (index, file):
+            assert 0 < own.info()["cells"] <= (N - 500) // 8
+            same_results(own.search(queries, 10), expected.search(queries, 10))
+
+
+@pytest.mark.parametrize("method", ["build_cells", "compact"])
+def test_cells_that_no_longer_help_are_removed(tmp_path, codes, queries, method):
+    path = tmp_path / "codes.index"
+    in_memory, expected = HammingIndex(codes), HammingIndex(codes[5000:], np.arange(5000, N))
+    assert in_memory.build_cells()
+    in_memory.save(path)
+    with HammingIndex.open(path, "a") as file:
+        for own in (in_memory, file):
+            own.remove(np.arange(5000))
+            with pytest.warns(UserWarning, match="the index has 16,000; all searches are exact"):
+                assert not getattr(own, method)()
+            assert "cells" not in own.info()
+            same_results(own.search(queries, 10, recall=0.9), expected.search(queries, 10))
+    with HammingIndex.open(path) as reader:
+        assert "cells" not in reader.info()
+        assert reader.info()["removed"] == 0
+        same_results(reader.search(queries, 10), expected.search(queries, 10))
+
+
 def test_arguments_are_checked(built, queries):
     with pytest.raises(ValueError, match="either recall or n_probe, not both"):
         built.search(queries, recall=0.9, n_probe=3)

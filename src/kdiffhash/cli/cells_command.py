@@ -22,7 +22,7 @@ def cells(
     """Group the codes of an index, so that `index search --recall` can search a part of them.
 
     Codes that are added later are always searched, until `index compact` groups them, too. If
-    grouping the codes would make no search faster, the index is left as it is.
+    grouping the codes would make no search faster, the index has no cells afterwards.
     """
     import warnings
 

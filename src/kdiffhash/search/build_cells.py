@@ -126,7 +126,7 @@ def layout_of(source: Source, n_jobs: int | None) -> Layout:
     cells = next((own.cells for own in source.segments if own.cells is not None), None)
     if cells is not None and len(source.segments) == 1 and len(source) == len(cells.low):
         return Layout(cells, cells.all_rows, source.segments[0].id_map)
-    return lay_out(source, None if cells is None else cells.n_cells_asked, n_jobs)
+    return lay_out(source, None if cells is None else cells.n_cells_for(len(source)), n_jobs)
 
 
 def in_memory(source: Source, layout: Layout) -> Segment:

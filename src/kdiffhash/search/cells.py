@@ -19,7 +19,7 @@ from .. import _core
 from .._util.errors import KdiffhashError
 from .centres import Centres, Numbers, TwoLevels
 from .recall_curves import Calibration
-from .segment import Words
+from .segment import BLOCK, Words
 
 _CHUNK = 2**20
 
@@ -75,6 +75,10 @@ class Cells:
         centres: tuple[Centres, ...] = (self.levels.groups, self.levels.cells)
         arrays = [array for part in centres for array in part.arguments]
         return sum(array.nbytes for array in (*arrays, self.levels.firsts, *self.order))
+
+    def n_cells_for(self, n_codes: int) -> int | None:
+        """Return the number of cells that the user chose, or the highest that n codes can have."""
+        return self.n_cells_asked and min(self.n_cells_asked, n_codes // BLOCK)
 
     def positions_of(self, rows: Ints) -> Ints:
         """Return the positions of rows."""

@@ -255,8 +255,8 @@ class HammingIndex(IndexSearch):
         -------
         built : bool
             Whether the index has cells now. If searching cells would be no faster than an exact
-            search, as with few codes or uniform random ones, a warning says so, and all searches
-            stay exact.
+            search, as with few codes or uniform random ones, a warning says so, cells that the
+            index had are removed, and all searches are exact.
 
         Examples
         --------
@@ -284,7 +284,9 @@ class HammingIndex(IndexSearch):
         try:
             layout = lay_out(source, n_cells, n_jobs)
         except CellsDoNotHelpError as error:
-            warnings.warn(f"{error}; searches stay exact", UserWarning, stacklevel=3)
+            warnings.warn(f"{error}; all searches are exact", UserWarning, stacklevel=3)
+            if probe.cells_of(self._segments) is not None:
+                self._merge()
             return False
         if self._file is not None:
             content = self._with_cells(source, layout)
@@ -301,22 +303,27 @@ class HammingIndex(IndexSearch):
         """
         with self._changing:
             cells = probe.cells_of(self._segments)
-            if cells is not None and self._build_cells(cells.n_cells_asked, None):
-                return
-            if self._file is not None:
-                head = self._file.head
-                self._rewrite(head._replace(version=max(head.version, PLAIN_VERSION)))
-                return
-            segments: list[Segment] = []
-            strings = None if self._snapshot.strings is None else StringIds()
-            for piece in self._content():
-                if isinstance(piece, Segment):
-                    segments.append(piece)
-                elif isinstance(piece, IdBlock) and strings is not None:
-                    strings = strings.with_block(piece)
-            self._snapshot = Snapshot(segments, strings)
-            if strings is not None:
-                self._next_id = len(self)
+            if cells is None:
+                self._merge()
+            else:
+                self._build_cells(cells.n_cells_for(len(self)), None)
+
+    def _merge(self) -> None:
+        """Merge all batches, without cells."""
+        if self._file is not None:
+            head = self._file.head
+            self._rewrite(head._replace(version=max(head.version, PLAIN_VERSION)))
+            return
+        segments: list[Segment] = []
+        strings = None if self._snapshot.strings is None else StringIds()
+        for piece in self._content():
+            if isinstance(piece, Segment):
+                segments.append(piece)
+            elif isinstance(piece, IdBlock) and strings is not None:
+                strings = strings.with_block(piece)
+        self._snapshot = Snapshot(segments, strings)
+        if strings is not None:
+            self._next_id = len(self)
 
     def _content(self) -> Content:
         """Yield what a new file without cells holds: rows, after the string ids they have."""
