@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
+import cv2
 import numpy as np
 from common import CRASHED, REFUSED, RIGHT, WRONG, Tally, attack
 
@@ -21,6 +23,8 @@ from interrupting import run_interrupted
 _LIMIT = 3.0  # seconds to the end after Ctrl-C; it takes less than one on an idle machine
 _COMMANDS = [
     ["train", "rows.npz", "-o", "out/model", "--basis", "300"],
+    ["train", "rows.npz", "-o", "out/model", "--basis", "100", "--refine", "30"],
+    ["eval", "model", "rows.npz"],
     ["encode", "model", "rows.npz", "-o", "out/codes.npy"],
     ["encode", "model", "rows.npz", "-o", "out/codes"],
     ["index", "build", "codes.npy", "-o", "out/x.index"],
@@ -28,6 +32,8 @@ _COMMANDS = [
     ["index", "duplicates", "x.index", "--groups", "-r", "9", "--keep", "out/keep.txt"],
     ["sqlite", "import", "codes.npy", "--database", "out/x.db"],
     ["sqlite", "search", "codes.npy", "--database", "x.db", "-o", "out/found.npz"],
+    ["match", "photos/a.png", "photos/b.png", "-o", "out/m.png"],
+    ["photos", "index", "photos", "--index", "out/photos"],
 ]
 
 
@@ -37,6 +43,10 @@ def _make_inputs(folder: Path) -> None:
     X = (rng.normal(size=(500, 64))[y] + 0.3 * rng.normal(size=(2000, 64))).astype(np.float32)
     np.savez(folder / "rows.npz", X=X, y=y)
     kdiffhash.LDAHash(32, random_state=0).fit(X, y).save(folder / "model")
+    (folder / "photos").mkdir()
+    for name in "ab":
+        image = cv2.resize(rng.integers(0, 256, (60, 80), dtype=np.uint8), (640, 480))
+        cv2.imwrite(str(folder / "photos" / f"{name}.png"), image)
     codes = rng.integers(0, 256, (20_000, 8), dtype=np.uint8)
     np.save(folder / "codes.npy", codes)
     with kdiffhash.HammingIndex.open(folder / "x.index", "a", n_bits=64) as index:
@@ -46,6 +56,11 @@ def _make_inputs(folder: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
+    if path.parent.name == "photos":  # what is in it was committed
+        with closing(sqlite3.connect(path.parent / "photos.sqlite")) as connection:
+            return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    if path.suffix == ".png":
+        return cv2.imread(str(path)) is not None
     if path.name == "model":
         return kdiffhash.load(path).n_bits_ > 0
     if path.name == "x.index":
@@ -78,9 +93,15 @@ def interrupt(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) 
             durations[number] = run_interrupted(command, folder, None).seconds
             shutil.rmtree(folder / "out")
         (folder / "out").mkdir()
-        ended = run_interrupted(command, folder, share * durations[number])
+        note = f"{' '.join(command)} at {share:.3f}"
+        try:
+            ended = run_interrupted(command, folder, share * durations[number])
+        except subprocess.TimeoutExpired:
+            tally.count(CRASHED, f"{note}: no end")
+            shutil.rmtree(folder / "out")
+            continue
         files = [path for path in (folder / "out").rglob("*") if path.is_file()]
-        note = f"{' '.join(command)} at {share:.3f}: {ended}, {files}"
+        note += f": {ended}, {files}"
         if ended.code not in (0, 130) or (ended.seconds > _LIMIT and ended.code):
             tally.count(CRASHED, note)
         elif "Traceback" in ended.stderr or not all(

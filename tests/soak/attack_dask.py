@@ -1,9 +1,10 @@
-"""Kill Dask workers and schedulers while a `ClusterIndex` is loaded or searched."""
+"""Kill Dask workers and schedulers during training, encoding, and loading and searching codes."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,21 @@ from unittest import mock
 
 import numpy as np
 from common import CRASHED, REFUSED, RIGHT, WRONG, attack, outcome_of
+from sklearn.base import clone
 
-from kdiffhash import HammingIndex
-from kdiffhash.engines.dask import ClusterIndex, cluster, connect, partitions, searching
+from kdiffhash import HammingIndex, LDAHash
+from kdiffhash.engines.dask import (
+    ClusterIndex,
+    cluster,
+    connect,
+    encode,
+    encoding,
+    fit,
+    partitions,
+    remote_rows,
+    searching,
+)
+from kdiffhash.shards import open_shards
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
 from dask_cluster import running
@@ -79,23 +92,61 @@ def _write_codes(folder, rng):
     return folder / "codes.npy", queries, HammingIndex(codes).search(queries, 5)
 
 
-def _kill_during(phase, kill, client, source, rng):
-    """Load and search, and call `kill` at a random moment of one phase; return the outcome."""
-    path, queries, expected = source
-    name = {"load": "_load_from_slices", "search": "_nearest"}[phase]
-    seconds = {"load": 0.02, "search": 0.05}[phase]
-    for old in path.parent.glob("begun-*"):
-        old.unlink()
+PHASES = {  # what runs on the workers meanwhile, and the seconds by which it is delayed
+    "load": (searching, "_load_from_slices", 0.02),
+    "search": (searching, "_nearest", 0.05),
+    "train": (remote_rows, "take_rows", 0.02),
+    "encode": (encoding, "write_shard", 0.02),
+}
+
+
+def _check_of(phase, folder, client, rng):
+    """Return a function that runs a phase and compares its result with that of this process."""
+    if phase in ("train", "encode"):
+        return _check_of_rows(phase, folder, client)
+    path, queries, expected = _write_codes(folder, rng)
 
     def check():
         with ClusterIndex(path, client=client) as index:
             found = index.search(queries, 5)
         return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
-    slow = _slow(getattr(searching, name), path.parent, seconds)
-    with mock.patch.object(searching, name, slow):
+    return check
+
+
+def _check_of_rows(phase, folder, client):
+    X, y = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32), np.arange(2000) // 4
+    hasher = LDAHash(16, n_positives=2000, n_negatives=3000, random_state=0)
+    expected = hasher.fit(X, y).transform(X)
+    rows, out = folder / "rows", folder / "out"
+    rows.mkdir(exist_ok=True)
+    for i in range(4):
+        np.save(rows / f"{i}.npy", X[500 * i : 500 * i + 500])
+        np.save(rows / f"{i}.labels.npy", y[500 * i : 500 * i + 500])
+
+    def check():
+        if phase == "train":
+            found = fit(clone(hasher), rows, client=client).transform(X)
+        else:
+            shutil.rmtree(out, ignore_errors=True)
+            encode(hasher, rows, out, client=client)
+            found = np.asarray(open_shards(out))
+            assert not list(out.glob(".*"))
+        return np.array_equal(found, expected)
+
+    return check
+
+
+def _kill_during(phase, kill, check, folder, rng):
+    """Run a phase, and call `kill` at a random moment of it; return the outcome."""
+    module, name, seconds = PHASES[phase]
+    for old in folder.glob("begun-*"):
+        old.unlink()
+
+    slow = _slow(getattr(module, name), folder, seconds)
+    with mock.patch.object(module, name, slow):
         answer = Answer(check)
-        while not list(path.parent.glob("begun-*")) and answer.thread.is_alive():
+        while not list(folder.glob("begun-*")) and answer.thread.is_alive():
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 2 * seconds))
         kill()
@@ -103,8 +154,6 @@ def _kill_during(phase, kill, client, source, rng):
 
 
 def _kill_workers(n_killed, n_workers, phase, rng, tries, folder, tally):
-    source = _write_codes(folder, rng)
-
     def kill():
         processes.kill_workers(n_killed)
         if n_killed == n_workers:  # all are gone for a moment
@@ -112,8 +161,9 @@ def _kill_workers(n_killed, n_workers, phase, rng, tries, folder, tally):
             processes.add_workers(n_killed)
 
     with _running(folder, n_workers) as (processes, client):
+        check = _check_of(phase, folder, client, rng)
         for number in range(tries):
-            outcome, note = _kill_during(phase, kill, client, source, rng)
+            outcome, note = _kill_during(phase, kill, check, folder, rng)
             right = outcome == RIGHT  # nothing to refuse: there are workers again
             tally.count(outcome if right or outcome == CRASHED else WRONG, f"{number}: {note}")
             processes.add_workers(n_workers - len(processes.workers))
@@ -121,15 +171,14 @@ def _kill_workers(n_killed, n_workers, phase, rng, tries, folder, tally):
 
 
 def _kill_scheduler(phase, rng, tries, folder, tally):
-    source = _write_codes(folder, rng)
     for number in range(tries):
         with _running(folder, 1) as (processes, client):
-            kill = processes.kill_scheduler
-            outcome, note = _kill_during(phase, kill, client, source, rng)
+            check = _check_of(phase, folder, client, rng)
+            outcome, note = _kill_during(phase, processes.kill_scheduler, check, folder, rng)
         tally.count(outcome, f"{number}: {note}")
 
 
-for _phase in ("load", "search"):
+for _phase in PHASES:
     for _killed, _of in ((1, 1), (2, 2), (1, 2)):
         attack(f"Dask: kill {_killed} of {_of} workers in {_phase}", 20)(
             partial(_kill_workers, _killed, _of, _phase)
