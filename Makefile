@@ -90,7 +90,7 @@ docs: $(VENV)/.dev
 BENCHMARKS := untouched accuracy frontier prefix_codes ablations pretrained_model sequential_matching cross_modal \
   onnx_agreement embeddings paper_runs study readings domains viewpoint other_descriptors search float_queries range_search duplicates \
   comparison_rates approximate hnsw_crossover encode fit refinement_cost startup \
-  encode_memory index_on_disk postgres_store dask_scaling matching match_memory photo_updates turned_photos colmap scenes
+  encode_memory index_on_disk cells_on_disk postgres_store dask_scaling matching match_memory photo_updates turned_photos colmap scenes
 bench: $(VENV)/.dev
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/write_tables.py

@@ -186,10 +186,12 @@ def measure(data: str, level: str, codes: CodeSet, repeats: int) -> list[dict[st
 
 
 def kept_recall(data: str, level: str, codes: CodeSet, n_bits: int) -> list[dict[str, Any]]:
-    """Return the recall asked for and found, for held-out queries and another scene's."""
+    """Return the recall asked for and found, by queries that are not among the codes."""
     from kdiffhash import HammingIndex
 
     sets = {"held-out": codes}
+    if data == "big":  # queries like the stored codes, and queries that are all descriptors
+        sets = {"held-out": approximate_codes.split(codes.codes), "held-out descriptors": codes}
     if data == "real":
         others = [scene_codes(name, n_bits)[0] for name in SCENES if name != OTHER]
         queries = approximate_codes.split(scene_codes(OTHER, n_bits)[0]).queries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,12 +75,17 @@ def load(data: str, n_bits: int) -> CodeSet:
 
 
 def with_variants(n_bits: int, n: int) -> CodeSet:
-    """Return real codes, and variants of them up to n.
+    """Return real codes, and variants of them up to n."""
+    parts, queries = variants(n_bits, n)
+    return CodeSet(np.concatenate(list(parts)), queries)
+
+
+def variants(n_bits: int, n: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
+    """Return an iterator over parts of real codes and variants, n in total, and queries.
 
     A variant lies between the codes of two views of the same point: each bit in which they differ
     is taken from either view at random.
     """
-    rng = np.random.default_rng(1)
     all_codes, labels, first = [], [], 0
     for name in SCENES:
         codes, points = scene_codes(name, n_bits)
@@ -87,19 +93,24 @@ def with_variants(n_bits: int, n: int) -> CodeSet:
         labels.append(points + first)
         first += int(points.max()) + 1
     real, queries = split_with_labels(np.concatenate(all_codes), np.concatenate(labels))
-    codes, points = real
+    return _parts(*real, n), queries
+
+
+def _parts(codes: np.ndarray, points: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """Yield codes, then variants of them."""
+    rng = np.random.default_rng(1)
     order = np.argsort(points, kind="stable")
     following = np.empty_like(order)
     following[order] = np.roll(order, -1)  # another view of the same point, if there is one
     views = np.flatnonzero(points == points[following])
-    parts, n_missing = [codes], n - len(codes)
+    yield codes[:n]
+    n_missing = n - len(codes)
     while n_missing > 0:
         own = views[:n_missing]
         taken = rng.integers(0, 256, (len(own), codes.shape[1]), dtype=np.uint8)
         a, b = codes[own], codes[following[own]]
-        parts.append(a ^ ((a ^ b) & taken))
+        yield a ^ ((a ^ b) & taken)
         n_missing -= len(own)
-    return CodeSet(np.concatenate(parts), queries)
 
 
 def split_with_labels(

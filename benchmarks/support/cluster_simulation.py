@@ -1,4 +1,4 @@
-"""Simulate a search on a cluster: send queries, scan one partition per worker, merge the results.
+"""Simulate a search on a cluster: send queries, search one partition per worker, merge the results.
 
 `dask_scaling.py` measures the cost of each step on one machine, and compares the predicted time
 with complete searches on one and two workers. From the same costs, the simulation predicts searches
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from support.harness import load
+from support.harness import RESULTS, load
 from support.markdown import duration, machine_note, size, table
 
 
@@ -43,6 +43,7 @@ def simulate(
     n_workers: int,
     n_queries: int,
     *,
+    seconds: float | None = None,
     k: int = 10,
     slow_share: float = 0.0,
     slow_factor: float = 1.0,
@@ -53,18 +54,32 @@ def simulate(
 
     A worker is slow by `slow_factor` (its machine is busy) with probability `slow_share`. The
     search ends when the last worker has answered. With more than one worker, all cores of each
-    machine are assumed to be busy.
+    machine are assumed to be busy. `seconds` is the time in which one worker searches its codes;
+    None computes that of an exact scan.
     """
     rng = np.random.default_rng(seed)
     factor = np.exp(costs.spread * rng.standard_normal((n_runs, n_workers)))
     factor *= np.where(rng.random((n_runs, n_workers)) < slow_share, slow_factor, 1.0)
-    scan = costs.scan * n_codes / n_workers * n_queries
+    scan = costs.scan * n_codes / n_workers * n_queries if seconds is None else seconds
     if n_workers > 1:
         scan *= 1 + costs.sharing
     answers = n_workers * n_queries * k * 12 / costs.bandwidth
     merge = (n_workers - 1) * n_queries * costs.merge
     fixed = costs.answer + (n_workers - 1) * costs.task + answers + merge
     return scan * factor.max(axis=1) + fixed
+
+
+def seconds_with_cells(n_codes: float, n_queries: int) -> float:
+    """Return the time of a search with recall 0.95 on one thread, measured by `cells_on_disk.py`.
+
+    Times are interpolated between numbers of codes by a power law, and extrapolated beyond them by
+    that of the two largest.
+    """
+    rows = load("cells_on_disk")["rows"]
+    sizes, times = (np.log([row[key] for row in rows]) for key in ("n", "cells_us"))
+    at = min(max(int(np.searchsorted(sizes, np.log(n_codes))), 1), len(sizes) - 1)
+    slope = (times[at] - times[at - 1]) / (sizes[at] - sizes[at - 1])
+    return 1e-6 * n_queries * float(np.exp(times[at] + slope * (np.log(n_codes) - sizes[at])))
 
 
 # -- tables, from the result of `dask_scaling.py` ----------------------------------------------
@@ -164,23 +179,41 @@ def fanout_table(result: dict[str, Any]) -> str:
         "of an empty task, the bandwidth and the time of a merge; the measurement is of complete "
         "searches.\n\n" + table(["workers", "predicted", "measured", "difference"], validation)
     )
-    rows = []
-    for workers in (1, 8, 64):
-        cells = []
-        for slow in (0.0, 0.02):
-            seconds = simulate(measured, 1e9, workers, 1000, slow_share=slow, slow_factor=3.0)
-            cells += [duration(float(q)) for q in np.quantile(seconds, (0.5, 0.99))]
-        single_query = simulate(measured, 1e7, workers, 1)
-        rows.append([str(workers), *cells, duration(float(np.median(single_query)))])
     header = [
         "workers",
+        "search",
         "10⁹ codes, 1,000 queries: median",
         "99th percentile",
         "with 2 % of workers 3 times slower: median",
         "99th percentile",
         "10⁷ codes, one query",
     ]
-    return first + "\n\nPredicted for larger clusters:\n\n" + table(header, rows)
+    rows = [[str(w), "exact", *_predicted(measured, w)] for w in (1, 8, 64)]
+    note = "Predicted for larger clusters"
+    if (RESULTS / "cells_on_disk.json").exists():
+        rows += [[str(w), "recall 0.95", *_predicted(measured, w, cells=True)] for w in (1, 8, 64)]
+        cells = load("cells_on_disk")
+        note += (
+            ". Times with recall 0.95 are measured with up to "
+            f"{cells['rows'][-1]['n']:,} codes and extrapolated beyond by a power law "
+            f"(`cells_on_disk.py`; {machine_note(cells).replace('Measured', 'measured')})"
+        )
+    return f"{first}\n\n{note}:\n\n{table(header, rows)}"
+
+
+def _predicted(costs: Costs, workers: int, *, cells: bool = False) -> list[str]:
+    """Return the predicted times of searches by a cluster."""
+    shown = []
+    for slow in (0.0, 0.02):
+        seconds = simulate(
+            *(costs, 1e9, workers, 1000),
+            seconds=seconds_with_cells(1e9 / workers, 1000) if cells else None,
+            slow_share=slow,
+            slow_factor=3.0,
+        )
+        shown += [duration(float(q)) for q in np.quantile(seconds, (0.5, 0.99))]
+    single = np.median(simulate(costs, 1e7, workers, 1))
+    return [*shown, "-" if cells else duration(float(single))]
 
 
 def tables(result: dict[str, Any]) -> dict[str, str]:
