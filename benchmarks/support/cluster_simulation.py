@@ -14,6 +14,8 @@ import numpy as np
 from support.harness import RESULTS, load
 from support.markdown import duration, machine_note, size, table
 
+PER_THREAD = 4  # partitions, as in kdiffhash.engines.dask.partitions, which needs Dask
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -70,16 +72,18 @@ def simulate(
 
 
 def seconds_with_cells(n_codes: float, n_queries: int) -> float:
-    """Return the time of a search with recall 0.95 on one thread, measured by `cells_on_disk.py`.
+    """Return the time in which a worker searches codes with recall 0.95.
 
-    Times are interpolated between numbers of codes by a power law, and extrapolated beyond them by
-    that of the two largest.
+    `cells_on_disk.py` measured it on one thread; `ClusterIndex` divides the codes of a thread into
+    `PER_THREAD` partitions, each of which has its own cells. Times are interpolated between numbers
+    of codes by a power law, and extrapolated beyond them by that of the two largest.
     """
     rows = load("cells_on_disk")["rows"]
     sizes, times = (np.log([row[key] for row in rows]) for key in ("n", "cells_us"))
-    at = min(max(int(np.searchsorted(sizes, np.log(n_codes))), 1), len(sizes) - 1)
+    size = np.log(n_codes / PER_THREAD)
+    at = min(max(int(np.searchsorted(sizes, size)), 1), len(sizes) - 1)
     slope = (times[at] - times[at - 1]) / (sizes[at] - sizes[at - 1])
-    return 1e-6 * n_queries * float(np.exp(times[at] + slope * (np.log(n_codes) - sizes[at])))
+    return 1e-6 * n_queries * PER_THREAD * float(np.exp(times[at] + slope * (size - sizes[at])))
 
 
 # -- tables, from the result of `dask_scaling.py` ----------------------------------------------

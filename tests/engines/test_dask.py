@@ -400,3 +400,35 @@ def test_an_index_file_with_string_ids(cluster, tmp_path):
                 store.get([5])
             with pytest.raises(NotSupportedError, match="cannot be changed"):
                 store.upsert(codes[:1], names[:1])
+
+
+@pytest.mark.parametrize("source", ["index with cells", "codes"])
+def test_recall_of_a_cluster_with_cells(cluster, tmp_path, source):
+    rng = np.random.default_rng(0)
+    centres = rng.integers(0, 256, (300, 8), dtype=np.uint8)
+    noise = np.packbits(rng.random((170_100, 64)) < 0.06, axis=1)
+    codes = centres[rng.integers(0, 300, 170_100)] ^ noise
+    codes, queries = codes[:170_000], codes[170_000:]
+    local = HammingIndex(codes)
+    np.save(tmp_path / "codes.npy", codes)
+    path, options = tmp_path / "codes.npy", {"cells": True}
+    if source == "index with cells":  # then the index on the cluster has cells, too
+        assert local.build_cells()
+        path, options = tmp_path / "codes.index", {}
+        local.save(path)
+    expected = local.search(queries, 10)
+    with ClusterIndex(path, client=cluster, **options) as index:
+        check(index.search(queries, 10), expected)
+        distances, ids = index.search(queries, 10, recall=0.9)
+        assert np.mean(distances <= expected[0][:, -1:]) >= 0.9
+        stored = np.bitwise_count(codes[ids] ^ queries[:, None]).sum(axis=2)
+        np.testing.assert_array_equal(distances, stored)
+        plan = index.explain(recall=0.9)
+        assert plan["method"] == "cells"
+        assert plan["compared"] < 170_000 / 2
+        assert index.explain()["compared"] == 170_000
+        with pytest.raises(ValueError, match="recall must be a number between 0 and 1"):
+            index.search(queries, 10, recall=1)
+    with ClusterIndex(path, client=cluster, cells=False) as index:
+        check(index.search(queries, 10, recall=0.9), expected)
+        assert index.explain(recall=0.9)["reason"] == "the index has no cells"

@@ -60,6 +60,8 @@ class ClusterIndex:
     cells : bool, default=None
         Whether workers group their codes by similarity (see `HammingIndex.build_cells`), so that
         `search` can be asked for a recall. None does so if the source is an index file with cells.
+        There are four partitions per thread, each with its own cells; one with fewer than 20,000
+        codes has none.
 
     Examples
     --------
