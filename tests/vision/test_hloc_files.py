@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import partial
 from itertools import combinations
 
@@ -289,17 +292,30 @@ def test_invalid_arguments_are_reported(features, tmp_path, run):
     assert {p.name for p in tmp_path.iterdir()} == {"features.h5", "pairs.txt"}
 
 
-def test_dangling_and_external_links_are_refused(features, tmp_path, run):
-    other = tmp_path / "other.h5"
-    with h5py.File(other, "w") as file:
-        file["secret"] = np.zeros(3)
-    for link in (h5py.SoftLink("/nowhere"), h5py.ExternalLink(str(other), "secret")):
+@pytest.mark.parametrize("place", ["new.jpg", "db/1.jpg/scores", "db/1.jpg/descriptors"])
+def test_links_are_refused_without_opening_what_they_name(place, features, tmp_path):
+    """Opening a pipe would wait for its writer."""
+    os.mkfifo(tmp_path / "pipe")
+    for link in (h5py.SoftLink("/nowhere"), h5py.ExternalLink(str(tmp_path / "pipe"), "/X")):
         with h5py.File(features, "a") as file:
-            del file["db/1.jpg/scores"]
-            file["db/1.jpg/scores"] = link
-        output = run("encode", features, "-o", tmp_path / "codes.h5", fail=True)
-        assert "features.h5" in output
-        assert not (tmp_path / "codes.h5").exists()
+            if place in file:
+                del file[place]
+            file[place] = link
+        for what in ("encode", "match"):
+            command = ["hloc", what, str(features), "-o", str(tmp_path / "out.h5")]
+            done = subprocess.run(
+                [sys.executable, "-m", "kdiffhash", *command],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            message = f"features.h5: {place} refers to another file or place; copy the data into"
+            assert done.returncode == 1
+            assert message in " ".join(done.stderr.split())
+            assert not (tmp_path / "out.h5").exists()
+        with h5py.File(features, "a") as file:
+            del file[place]
 
 
 def test_image_names_with_the_same_group_name_are_refused(features, tmp_path, run):

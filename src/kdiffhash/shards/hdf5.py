@@ -55,15 +55,19 @@ class Hdf5Shard(Shard):
             if member:
                 rows = plain(file[member], path)
                 return cls(path, as_shape(rows.shape, path), rows.dtype, (), member)
+            # No error is raised within a visit: h5py does not pass it on.
+            link = file.visititems_links(lambda name, link: name if is_link(link, h5py) else None)
+            if link is not None:
+                raise _refused_link(link, path)
+            names: list[str] = []
+            file.visit(names.append)
             found: list[tuple[str, tuple[int, ...], Any]] = []
-
-            def collect(name: str, item: Any) -> None:
-                if isinstance(item, h5py.Dataset) and name.endswith("/descriptors"):
+            for name in names:
+                item = file[name] if name.endswith("/descriptors") else None
+                if isinstance(item, h5py.Dataset):
                     plain(item, path)
                     check_numeric(item.dtype, path)
                     found.append((name.removesuffix("/descriptors"), item.shape, item.dtype))
-
-            file.visititems(collect)
         if not found:
             raise ValueError(
                 f"{path} has neither IMAGE/descriptors, as written by hloc, nor a dataset named "
@@ -138,13 +142,22 @@ def find_dataset(file: Any, names: tuple[str, ...], h5py: Any, path: Path) -> st
     """
     for name in names:
         link = file.get(name, getlink=True)
-        if isinstance(link, h5py.SoftLink | h5py.ExternalLink):
-            raise ValueError(
-                f"{path}: {name} refers to another file or place; copy the data into its place"
-            )
+        if is_link(link, h5py):
+            raise _refused_link(name, path)
         if link is not None and isinstance(file[name], h5py.Dataset):
             return name
     return ""
+
+
+def is_link(link: Any, h5py: Any) -> bool:
+    """Return whether a name in a file is that of another place."""
+    return isinstance(link, h5py.SoftLink | h5py.ExternalLink)
+
+
+def _refused_link(name: str, path: Path) -> ValueError:
+    return ValueError(
+        f"{path}: {name} refers to another file or place; copy the data into its place"
+    )
 
 
 def plain(dataset: Any, path: Path) -> Any:
