@@ -22,6 +22,7 @@ PAGES = [
 ]
 MARKS = {
     "data.md": pytest.mark.slow,
+    "reproduce-paper.md": pytest.mark.slow,
     "digits.py": pytest.mark.slow,
     "postgres.py": [pytest.mark.slow, pytest.mark.network],
 }
@@ -37,13 +38,26 @@ def with_marks(paths):
 
 
 @pytest.mark.parametrize("page", with_marks(PAGES))
-def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    """What a block prints is what the page shows in a block of text after it, if there is one."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    found = r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?"
+    blocks = re.findall(found, page.read_text(), flags=re.DOTALL)
     assert len(blocks) == page.read_text().count("```python")
     namespace: dict[str, object] = {}
-    for block in blocks:
+    for block, shown in blocks:
+        capsys.readouterr()
         exec(compile(block, str(page), "exec"), namespace)
+        if shown:
+            assert_same_output(capsys.readouterr().out, shown)
+
+
+def assert_same_output(printed: str, shown: str) -> None:
+    """Words must be equal; numbers may differ by 5 %, since training rounds as the CPU does."""
+    number = re.compile(r"\d+(?:\.\d+)?")
+    assert number.sub("#", printed).split() == number.sub("#", shown).split()
+    values = [[float(n) for n in number.findall(text)] for text in (printed, shown)]
+    assert values[0] == pytest.approx(values[1], rel=0.05)
 
 
 @pytest.mark.parametrize("example", with_marks(EXAMPLES))
@@ -105,6 +119,20 @@ def test_pages_and_examples_are_found():
 def test_tables_match_the_benchmark_results():
     check = [sys.executable, ROOT / "benchmarks" / "write_tables.py", "--check"]
     subprocess.run(check, check=True)
+
+
+def test_tests_and_attacks_that_the_page_on_reliability_names_exist():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    for name in re.findall(r"`(test_\w+)`", page):
+        assert f"def {name}(" in tests, name
+    for name in re.findall(r"`(tests/[\w/]+\.py)[`:]", page):
+        assert (ROOT / name).is_file(), name
+    quoted = [name for part in re.findall(r"soak: ([^)]*)", page) for name in part.split('"')[1::2]]
+    assert len(quoted) > 20
+    attacks = re.findall(r'attack\(\s*f?"([^"]+)"', tests)
+    for name in quoted:
+        assert any(one.startswith(" ".join(name.split())) for one in attacks), name
 
 
 def test_a_table_appears_when_its_benchmark_has_been_run(tmp_path):

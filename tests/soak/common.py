@@ -95,7 +95,7 @@ def outcome_of(check: Callable[[], bool]) -> tuple[str, str]:
 
 
 def run_isolated(
-    check: Callable[[Any], bool], cases: Sequence[Any], tally: Tally, timeout: float = 60.0
+    check: Callable[[Any], bool], cases: Sequence[Any], tally: Tally, timeout: float = 180.0
 ) -> None:
     """Check each case in a child process, so that a crash costs one case and not the run.
 
