@@ -77,7 +77,7 @@ def test_commands_of_the_readme_run(tmp_path):
 
 def run_commands_of_the_readme(folder: Path, program: list[str], variables: dict[str, str]) -> None:
     """Run them in the order of the README, in one folder, on files with the names that it uses."""
-    _write_files(folder)
+    write_files(folder)
     environment = {**variables, "KDIFFHASH_CACHE": str(folder / "cache"), "COLUMNS": "80"}
     n_run = 0
     for words in commands_of(ROOT / "README.md"):
@@ -97,7 +97,7 @@ def run_commands_of_the_readme(folder: Path, program: list[str], variables: dict
     assert n_run >= 6
 
 
-def _write_files(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     """Write rows with labels, codes, and photographs of one scene under the names on the page."""
     from PIL import Image
 
