@@ -194,4 +194,6 @@ def as_words(codes: Codes, width: int = 64) -> NDArray[Any]:
     if spare:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], spare), np.uint8)], axis=-1)
     words = np.ascontiguousarray(codes).view(f"<u{width // 8}")
+    if words.flags.aligned and words.dtype.isnative:
+        return words
     return np.require(words, f"u{width // 8}", ["C", "A"])

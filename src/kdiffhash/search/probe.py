@@ -20,7 +20,10 @@ _MIN_BATCH = 16  # queries that justify waking another thread
 
 def with_cells(segments: list[Segment]) -> Segment | None:
     """Return the segment that has cells."""
-    return next((segment for segment in segments if segment.cells is not None), None)
+    for segment in segments:
+        if segment.cells is not None:
+            return segment
+    return None
 
 
 def cells_of(segments: list[Segment]) -> Cells | None:
@@ -58,7 +61,9 @@ def nearest(
             lacking.append(start + np.flatnonzero(sizes < k))
 
     if n <= _MIN_BATCH:
-        search(0, n)
+        sizes = _nearest_in(own, tail, queries, n_probe, distances, ids, compared)
+        if sizes is not None:
+            lacking.append(np.flatnonzero(sizes < k))
     else:
         workers = min(n_threads(n_jobs), n // _MIN_BATCH)
         size = min(_BATCH, -(-n // workers), max(1, CodeQueries(queries).max_batch(k)))
@@ -85,7 +90,9 @@ def _nearest_in(
     searched = (cells.searchable(segment.flat), segment.kept, cells.groups_for(n_probe), n_probe)
     n_short, highest = _core.nearest_in_cells(*searched, queries, distances, ids, sizes, compared)
     cells.check(highest)
-    ids[:] = segment.id_map.at(ids)
+    own_ids = segment.id_map
+    if not own_ids.are_positions:
+        ids[:] = own_ids.at(ids)
     if tail:
         best = scan.nearest_in(tail, CodeQueries(queries), k, (distances, ids, sizes))
         distances[:], ids[:], sizes = best

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,6 +95,11 @@ class SegmentIds(NamedTuple):
             return cls(first, runs=runs)
         return cls(first, runs.ids_of(np.arange(n)))
 
+    @property
+    def are_positions(self) -> bool:
+        """Whether the ids are 0, 1, ..."""
+        return self.first == 0 and self.listed is None and self.runs is None
+
     def at(self, positions: Ids) -> Ids:
         """Return the ids at positions."""
         if self.runs is not None:
@@ -172,7 +178,7 @@ class Segment:
         """The highest id, even if its row has been removed."""
         return self.id_map.last(self.n_rows)
 
-    @property
+    @cached_property
     def n_kept(self) -> int:
         """Number of rows that have not been removed."""
         return self.n_rows if self.kept is None else int(np.bitwise_count(self.kept).sum())
