@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -196,6 +199,14 @@ def test_colour_and_16_bit_images_are_read(image_named, tmp_path):
     Image.fromarray(image.astype(np.uint16) * 257).save(tmp_path / "deep.png")
     for name in ("colour", "deep"):
         np.testing.assert_array_equal(read_image(tmp_path / f"{name}.png"), image)
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "a.jpg")
+    command = [sys.executable, "-m", "kdiffhash", "match", *2 * [str(tmp_path / "a.jpg")]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "is not a regular file" in done.stderr
 
 
 def test_inliers_are_drawn_green_and_outliers_red():
@@ -449,9 +460,10 @@ def test_invalid_arguments_are_reported_and_leave_no_file(two_photos, flat, writ
     folder.mkdir()
     files = set(tmp_path.iterdir())
     for bad in (truncated, text, empty, folder):
+        problem = "a regular file" if bad == folder else "a readable image"
         for both in ((bad, good), (good, bad)):
             output = run(*both, "--out", out, fail=True)
-            assert f"{bad} is not a readable image" in output
+            assert f"{bad} is not {problem}" in output
     missing = tmp_path / "missing.jpg"
     assert f"No such file or directory: {missing}" in run(missing, good, "-o", out, fail=True)
     assert set(tmp_path.iterdir()) == files

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.extras import need
-from .._util.files import DAMAGE, first_line
+from .._util.files import DAMAGE, check_regular, first_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
 MAX_PIXELS = 256_000_000  # of a photograph; one of 192 megapixels takes 0.6 GB in colour
@@ -50,6 +50,7 @@ def read_pixels(
     size, if its longer side then still has at least `size` pixels.
     """
     image_module = need("PIL.Image", "vision")
+    check_regular(path)
     try:
         with _opened(path) as image:
             n_pixels = image.width * image.height
