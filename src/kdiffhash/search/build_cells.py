@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._util.threads import run_tiles
 from . import recall_curves, scan
-from .cells import Cells, order_rows
+from .cells import Cells, cell_sizes, order_rows
 from .centres import Centres, Numbers, TwoLevels, add_bits, train
 from .recall_curves import N_QUERIES, Calibration
 from .segment import (
@@ -174,7 +174,7 @@ def _assign(
         cell_of[at : at + len(own)] = own
         runs.append(IdRuns.of(ids))
         at += len(own)
-    sizes = np.bincount(cell_of, minlength=len(sums))
+    sizes = cell_sizes(cell_of, len(sums))
     step = 4096  # centres
     starts = range(0, len(sums), step)
     parts = [Centres.of(sums[i : i + step], sizes[i : i + step]) for i in starts]
@@ -215,7 +215,7 @@ def _calibrate(
     neighbours: Ids,
 ) -> Calibration:
     """Measure recall for queries with known neighbours."""
-    sizes = np.bincount(cell_of, minlength=len(levels.cells))
+    sizes = cell_sizes(cell_of, len(levels.cells))
     n_cells, n_groups = int(np.count_nonzero(sizes)), int(np.count_nonzero(np.diff(levels.firsts)))
     group_of_cell = np.repeat(np.arange(len(levels.groups)), np.diff(levels.firsts))
     steps = recall_curves.grid(n_cells)

@@ -140,6 +140,14 @@ class DamagedCellsError(KdiffhashError, ValueError):
     """Error raised if cells that were read from a file contradict each other."""
 
 
+def cell_sizes(cell_of: Numbers, n_cells: int) -> Ints:
+    """Return the number of rows of each cell; `numpy.bincount` would copy all of `cell_of`."""
+    sizes = np.zeros(n_cells, np.int64)
+    for start in range(0, len(cell_of), _CHUNK):
+        sizes += np.bincount(cell_of[start : start + _CHUNK], minlength=n_cells)
+    return sizes
+
+
 def order_rows(
     cell_of: Numbers, n_cells: int
 ) -> tuple[Ints, NDArray[np.uint16], NDArray[np.uint64]]:
@@ -152,7 +160,7 @@ def order_rows(
     """
     n = len(cell_of)
     starts = np.zeros(n_cells + 1, np.int64)
-    np.cumsum(np.bincount(cell_of, minlength=n_cells), out=starts[1:])
+    np.cumsum(cell_sizes(cell_of, n_cells), out=starts[1:])
     n_high = (n + 65535) >> 16
     low = np.empty(n, np.uint16)
     high = np.zeros((n + n_cells * n_high) // 64 + 1, np.uint64)
