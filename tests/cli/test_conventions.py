@@ -212,3 +212,23 @@ def test_an_output_that_may_not_be_written_is_named(objects, tmp_path, program):
     assert done.returncode == 1
     assert "closed is not writable" in done.stderr
     assert ".part" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["eval m.model rows.npy", "match A.jpg B.jpg"])
+def test_progress_is_shown_before_scikit_learn_is_imported(command):
+    """Which takes a second or more."""
+    code = """
+import sys
+from kdiffhash._util import progress
+
+def waiting(description):
+    print(description, "sklearn" in sys.modules)
+    raise SystemExit
+
+progress.waiting = waiting
+from kdiffhash.cli.commands import app
+app(sys.argv[1:])
+"""
+    run = [sys.executable, "-c", code, *command.split()]
+    out = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert out in ("reading False\n", "finding keypoints False\n")

@@ -93,8 +93,6 @@ def evaluate(
     from .output import show
 
     if retrieval:
-        from .retrieval_evaluation import readable
-
         if queries is None:
             raise ValueError("--retrieval needs --queries FILE, the rows to search for")
         if labels is not None:
@@ -104,9 +102,8 @@ def evaluate(
             (None, model, queries, relevant) if data is None else (model, data, queries, relevant)
         )
         result = _by_searches(files, bits or [], plot, resamples, descriptor, seed, jobs)
+        from .retrieval_evaluation import readable
     else:
-        from .evaluation import readable
-
         if data is None:
             raise ValueError("DATA is missing: give the rows to evaluate the model on")
         if queries or relevant or plot:
@@ -114,6 +111,7 @@ def evaluate(
         pairs = {"n_positives": positives, "n_negatives": negatives, "drawn": drawn}
         options = {"bits": bits or [], **pairs, "n_resamples": resamples, "seed": seed}
         result = _by_pairs(model, data, labels, descriptor, jobs, options)
+        from .evaluation import readable
     _warn(result)
     show(result if as_json else readable(result), as_json)
 
