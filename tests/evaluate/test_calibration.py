@@ -53,6 +53,11 @@ def test_rates_that_cannot_be_resolved_raise_value_error(fpr, message):
         calibrate(distances, np.zeros(110, bool), fpr=0.1)
 
 
+def test_no_rate_above_1_is_suggested():
+    with pytest.raises(ValueError, match=r"could be 1\. Give at least 30 negative pairs$"):
+        calibrate([5, 9, 1], [False, False, True], fpr=0.1)
+
+
 def test_expected_false_pairs_scale_with_the_number_of_pairs():
     distances = np.append(np.repeat(np.arange(100), 10), 5)
     calibration = calibrate(distances, np.arange(1001) == 1000, fpr=0.05)

@@ -213,11 +213,12 @@ def _threshold(
     negatives, positives = np.sort(distances[~similar]), np.sort(distances[similar])
     check_both_kinds(len(positives), len(negatives))
     if len(negatives) * fpr < 3 - 1e-9:
+        rate = 3 / len(negatives)
         raise ValueError(
             f"{len(negatives)} negative pairs cannot show a false positive rate of {fpr:g}: even "
-            f"without any false positive among them, the rate could be "
-            f"{3 / len(negatives):.2g}. Give at least {int(np.ceil(3 / fpr - 1e-9))} negative "
-            f"pairs, or set fpr to {3 / len(negatives):.2g} or more"
+            f"without any false positive among them, the rate could be {min(rate, 1):.2g}. Give at "
+            f"least {int(np.ceil(3 / fpr - 1e-9))} negative pairs"
+            + (f", or set fpr to {rate:.2g} or more" if rate < 1 else "")
         )
 
     def threshold(n_false: int) -> int:
