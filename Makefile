@@ -85,6 +85,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict
+	@echo 'The site is in site/. To read it with its search: python3 -m http.server --directory site'
 
 # Run all benchmarks, in the order of benchmarks/README.md, which takes hours. write_tables.py then updates the pages.
 BENCHMARKS := untouched accuracy frontier prefix_codes ablations pretrained_model sequential_matching cross_modal \
