@@ -216,6 +216,7 @@ def test_the_headline_counts_the_papers_method_alone():
     # Two of the paper's claims need kDIF and DIF alone: kDIF against DIF, which fails for the
     # paper's method though not for the recommended one, and longer codes, which are equal here.
     assert counts == {"holds": 0, "does not hold": 1, "undecided": 1, "not judged": 0}
+    assert count_verdicts(claims, "recommended")["holds"] == 1
     text = headline(results)
     assert "2 claims" in text
     assert "0 hold, 1 does not hold and 1 is undecided" in text

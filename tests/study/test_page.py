@@ -76,16 +76,28 @@ def test_the_page_fits_the_screen(page):
     assert small == 0  # nothing too small for a finger
 
 
+def test_the_verdicts_of_both_columns_and_a_chart_are_seen_first(page):
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    columns, plot = (page.execute_script(top, name) for name in (".columns", "#roc-plot"))
+    assert columns < plot < 0.75 * 900
+    counts = page.find_elements(By.CSS_SELECTOR, ".columns div")
+    assert [entry.text.splitlines()[0] for entry in counts] == [
+        "The paper's method",
+        "The recommended method",
+    ]
+    assert all("does not hold:" in entry.text for entry in counts)
+
+
 def test_methods_and_lengths_change_the_plots(page):
     before, sizes = curves(page), curves(page, "size-plot")
-    assert len(before) == 6  # SIFT, RootSIFT, three kinds of kDIF and DIF, refined, at 128 bits
+    assert len(before) == 7  # SIFT, RootSIFT, DIF, kDIF (two settings), kernel LDA, refined
     click(page, chip(page, "methods", "random hyperplanes"))
-    assert len(curves(page)) == 7
+    assert len(curves(page)) == 8
     assert len(curves(page, "size-plot")) == len(sizes) + 1
     click(page, chip(page, "bits", "64"))
-    assert len(curves(page)) == 12
+    assert len(curves(page)) == 14
     click(page, chip(page, "methods", "SIFT"))
-    assert len(curves(page)) == 11
+    assert len(curves(page)) == 13
     size = curves(page, "size-plot")
     click(page, chip(page, "rates", "FPR95"))
     assert curves(page, "size-plot") != size

@@ -37,6 +37,10 @@ def write_report(results: Results, folder: Path) -> Path:
         summary=summary(results),
         lengths=results.lengths,
         notes=results.notes,
+        verdict_counts={
+            "The paper's method": count_verdicts(results.extras["claims"]),
+            "The recommended method": count_verdicts(results.extras["claims"], "recommended"),
+        },
         claims=[claim_texts(claim) for claim in results.extras["claims"]],
         errors=results.errors,
         figures=[

@@ -168,9 +168,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def count_verdicts(claims: Sequence[Claim]) -> dict[Verdict, int]:
-    """Count the verdicts on the paper's own claims about its own method, where they were tested."""
-    verdicts = [main_finding(one.paper).verdict for one in claims if not one.is_ours]
+def count_verdicts(
+    claims: Sequence[Claim], column: Literal["paper", "recommended"] = "paper"
+) -> dict[Verdict, int]:
+    """Count the verdicts on the paper's claims about one of the methods, where they were tested."""
+    verdicts = [main_finding(getattr(one, column)).verdict for one in claims if not one.is_ours]
     known: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "not judged")
     return {verdict: verdicts.count(verdict) for verdict in known}
 

@@ -4,7 +4,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const byId = (id) => document.getElementById(id);
 const RATES = ["FNR at 1 %", "FNR at 0.1 %", "FNR at 0.01 %", "FPR95"];
 const middle = data.lengths.includes(128) ? 128 : data.lengths[data.lengths.length - 1];
-const preferred = ["sift", "rootsift", "dif-paper", "kdif-paper", "kdif", "refined"].filter((name) => name in data.methods);
+const preferred = ["sift", "rootsift", "dif-paper", "kdif-paper", "kdif", "kernel-lda", "refined"].filter((name) => name in data.methods);
 const state = {
   case: 0, bits: new Set([middle]), rate: 1, at: null, query: 0,
   methods: new Set(preferred.length > 1 ? preferred : Object.keys(data.methods)),
