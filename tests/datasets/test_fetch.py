@@ -340,6 +340,17 @@ def test_an_archive_with_a_damaged_file_is_refused(tmp_path, archive):
         fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
 
 
+def test_a_file_without_bytes_in_the_directory_of_the_archive_is_refused(tmp_path, archive):
+    """The checksum of no bytes is 0, so zipfile accepts an entry with zeros in both places."""
+    damaged = bytearray(archive)
+    entry = damaged.rindex(b"PK\x01\x02")
+    damaged[entry + 16 : entry + 24] = bytes(8)  # checksum and compressed size
+    (tmp_path / "given.zip").write_bytes(damaged)
+    with pytest.raises(FetchError, match="has 0 bytes instead of"):
+        fetch_scene("mine", archive=tmp_path / "given.zip", cache=tmp_path)
+    assert not (tmp_path / "scenes" / "mine").exists()
+
+
 def test_the_scene_may_be_in_a_subfolder_of_the_archive(tmp_path, archive):
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         files = {f"trevi/{name}": file.read(name) for name in file.namelist()}

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -72,16 +72,17 @@ def _write_until_killed(path: Path, method: str, number: int, content: Content, 
 
 @attack("SQLite stores: writer killed by SIGKILL", 600)
 def kill_writers(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> None:
-    """Kill a writer at a random moment; a reader stays open all the time."""
+    """Kill a writer at a random moment; a reader stays open meanwhile."""
     path, number, content = folder / "codes.db", 0, {}
     SQLiteStore(path).create(8 * WIDTH).close()
     reader = SQLiteStore(path)
     for turn in range(tries):
         if turn % 50 == 0:
+            mode = ("DELETE", "WAL")[turn // 50 % 2]
+            reader.close()  # SQLite leaves WAL only when no other connection is open
             with closing(sqlite3.connect(path)) as connection:
-                mode = ("DELETE", "WAL")[turn // 50 % 2]
-                connection.execute("PRAGMA busy_timeout = 9000")
                 connection.execute(f"PRAGMA journal_mode = {mode}")
+            reader = SQLiteStore(path)
         method = ("scan", "sqlite-vec")[int(rng.integers(2))]
         read_end, told = os.pipe()
         child = os.fork()
@@ -94,7 +95,7 @@ def kill_writers(rng: np.random.Generator, tries: int, folder: Path, tally: Tall
         seen: list[Content] = []
         outcome, note = RIGHT, ""
         for _ in range(2):
-            outcome, note = outcome_of(lambda seen=seen: seen.append(read_once(reader)) is None)
+            outcome, note = outcome_of(partial(read_into, reader, seen))
             if outcome != RIGHT:
                 break
             time.sleep(float(rng.random()) / 50)
@@ -117,6 +118,12 @@ def kill_writers(rng: np.random.Generator, tries: int, folder: Path, tally: Tall
         content = found
         number += n_done + (found == states[-1])
     reader.close()
+
+
+def read_into(store: SQLiteStore, seen: list[Content]) -> bool:
+    """Append the ids and codes found by one search."""
+    seen.append(read_once(store))
+    return True
 
 
 def read_once(store: SQLiteStore) -> Content:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the outcomes as JSON")
     parser.add_argument("--piece", type=int, help="run one piece in this process, print its tally")
     options = parser.parse_args()
+    # A shell starts background jobs with Ctrl-C ignored, and attacked processes would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for path in sorted(HERE.glob("attack_*.py")):
         import_module(path.stem)
     if options.piece is not None:

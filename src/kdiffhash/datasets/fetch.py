@@ -317,7 +317,12 @@ def _extract(archive: Path, target: Path, verbose: bool) -> None:
             size = sum(member.file_size for member in members)
             with progress(size, f"unpacking {archive.name}", verbose) as advance:
                 for member in members:
-                    file.extract(member, target)
+                    n_bytes = Path(file.extract(member, target)).stat().st_size
+                    if n_bytes != member.file_size:  # zipfile compares checksums only
+                        raise FetchError(
+                            f"{archive} is not a readable zip archive: {member.filename!r} has "
+                            f"{n_bytes} bytes instead of {member.file_size}"
+                        )
                     advance(member.file_size)
     except FetchError:
         raise
