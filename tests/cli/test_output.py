@@ -48,6 +48,7 @@ def test_sizes_have_a_unit_that_fits(n_bytes, expected):
             ("n", 13_730.0, "13,730"),
         ),
         *(("rate", 0.00012345, "0.0001234"), ("rows_per_second", 81234.5, "81,234/s")),
+        *(("votes", 1531.6, "1532"), ("votes", 81234.6, "81,235"), ("votes", 0.25, "0.25")),
         *(
             ("is_far", True, "yes"),
             ("is_far", False, "no"),

@@ -86,9 +86,10 @@ def text(value: Any, name: str = "") -> str:
         return size(value)
     if name.endswith("_per_second"):
         return f"{value:,.0f}/s"
-    if isinstance(value, int):
-        return str(value) if name in _IDS or abs(value) < 10_000 else f"{value:,}"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, float) and (abs(value) < 1000 or not abs(value) < 1e15):
+        return f"{value:.4g}"
+    whole = round(value)
+    return str(whole) if name in _IDS or abs(whole) < 10_000 else f"{whole:,}"
 
 
 def duration(seconds: float) -> str:
