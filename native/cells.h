@@ -224,8 +224,13 @@ INLINE uint16_t lowest_score(const uint16_t* scores, int64_t n) {
     const Shorts values = load_scores(scores + i);
     lowest = values < lowest ? values : lowest;
   }
+  for (int shift = 16; shift <= 32; shift += 16) {  // the lowest of the four scores of a word
+    const Plane words = (Plane)lowest;
+    const Shorts rotated = (Shorts)(words >> shift | words << (64 - shift));
+    lowest = rotated < lowest ? rotated : lowest;
+  }
   uint16_t out = lowest[0];
-  for (int i = 1; i < SHORTS; ++i) out = min(out, uint16_t(lowest[i]));
+  for (int i = 4; i < SHORTS; i += 4) out = min(out, uint16_t(lowest[i]));
   return out;
 }
 
@@ -245,7 +250,10 @@ INLINE int64_t count_up_to(const uint16_t* scores, int64_t n, uint16_t limit) {
     Shorts sums = {};
     const int64_t end = min(n, first + int64_t(SHORTS) * 60000);
     for (; first < end; first += SHORTS) sums -= (Shorts)(load_scores(scores + first) <= limits);
-    for (int i = 0; i < SHORTS; ++i) total += sums[i];
+    Plane words = (Plane)sums;
+    words = (words & broadcast(Word(0x0000FFFF0000FFFF))) + (words >> 16 & broadcast(Word(0x0000FFFF0000FFFF)));
+    words = (words & broadcast(Word(0xFFFFFFFF))) + (words >> 32);
+    for (int i = 0; i < LANES; ++i) total += int64_t(words[i]);
   }
   return total;
 }

@@ -135,6 +135,19 @@ INLINE unsigned lanes_below(Plane values, Plane bounds) {
 #endif
 }
 
+// Whether any lane, read as a signed integer, is negative.
+INLINE bool any_negative(Plane values) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask((__m512i)values) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_pd((__m256d)values) != 0;
+#else
+  Word bits = 0;
+  for (int i = 0; i < LANES; ++i) bits |= values[i];
+  return bits >> 63;
+#endif
+}
+
 // The place of set bit number `number`, counted from the lowest; the word must have more bits set than that.
 INLINE int find_set_bit(Word word, int64_t number) {
 #if defined(__BMI2__)
@@ -317,7 +330,7 @@ class Array {
 };
 
 template <class T>
-INLINE T min(T a, T b) {
+INLINE constexpr T min(T a, T b) {
   return a < b ? a : b;
 }
 template <class T>

@@ -29,7 +29,7 @@ from .segment import (
 )
 
 MIN_CODES = 20_000  # an exact scan of fewer codes is as fast
-CODES_PER_CELL = 256
+CODES_PER_CELL = 160
 _TRAINED_ON = 64  # codes per cell
 _CHUNK = 2**18  # codes read at a time
 _SCORES = 2**22  # scores of centres computed at a time during calibration

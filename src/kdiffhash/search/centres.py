@@ -103,7 +103,7 @@ class TwoLevels:
 
 def train(sample: Words, n_cells: int, rng: np.random.Generator, n_jobs: int | None) -> TwoLevels:
     """Learn about `n_cells` cells from a sample of codes."""
-    n_groups = max(1, round(n_cells**0.5 / 2))
+    n_groups = max(1, round(n_cells**0.5))
     step = max(1, len(sample) // (n_groups * _GROUP_SAMPLE))
     groups = _k_means(np.ascontiguousarray(sample[::step]), n_groups, rng, n_jobs)
     group_of = _nearest(groups, sample, n_jobs)

@@ -14,7 +14,7 @@ Z = 1.96  # standard errors of a 95 % confidence interval
 _MARGIN = 2  # standard errors by which the measured recall must exceed the one asked for
 _GRID_RATIO = 1.1
 # Cells are scored in the nearest groups, which have about this many times the cells to search.
-_GROUPS_FACTOR, _MIN_GROUPS = 6, 4
+_GROUPS_FACTOR, _MIN_GROUPS = 20, 8
 _WORTHWHILE = 1 / 3  # of the codes: searching more of them is slower than an exact scan
 
 Curve = NDArray[np.float64]
