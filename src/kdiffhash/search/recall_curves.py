@@ -57,8 +57,12 @@ class Calibration:
     def _choose(self, k: int, recall: float) -> int | None:
         if k > KS[-1]:
             return None
-        curve = next(i for i, measured in enumerate(KS) if k <= measured)
-        enough = np.flatnonzero(self.recall[curve] - _MARGIN * self.error[curve] >= recall)
+        first = next(i for i, measured in enumerate(KS) if k <= measured)
+        # The single nearest code is found more easily by stored codes, which often have a near
+        # duplicate, than by other queries. So k = 1 must have enough cells for k = 10, too.
+        curves = slice(first, max(first, KS.index(10)) + 1)
+        lower = self.recall[curves] - _MARGIN * self.error[curves]
+        enough = np.flatnonzero(lower.min(axis=0) >= recall)
         if not len(enough):
             return None
         cost = self.compared[enough[0]] + 3 * self.cells_scored(int(self.n_probe[enough[0]]))
