@@ -184,6 +184,30 @@ def test_messages_name_the_output_and_not_its_temporary_file(message, expected):
     assert kdiffhash.cli.named_by_user(message) == expected
 
 
+def test_scikit_learn_is_imported_while_progress_is_shown(objects, tmp_path):
+    X, y = objects
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    code = """
+import sys
+from contextlib import contextmanager
+from kdiffhash._util import progress
+
+@contextmanager
+def waiting(description, verbose=False):
+    before = "sklearn" in sys.modules
+    yield
+    print(description, before, "sklearn" in sys.modules)
+
+progress.waiting = waiting
+from kdiffhash.cli.commands import app
+app(sys.argv[1:])
+"""
+    run = [sys.executable, "-c", code, "train", "rows.npz", "-o", "m.model", "--bits", "8"]
+    run += ["--basis", "50", "--json"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[:2] == ["reading False True", "drawing pairs True True"]
+
+
 @pytest.mark.skipif(not shutil.which("setpriv") or os.getuid(), reason="needs root and setpriv")
 @pytest.mark.parametrize("program", ["train", "encode", "index build"])
 def test_an_output_that_may_not_be_written_is_named(objects, tmp_path, program):
@@ -214,7 +238,9 @@ def test_an_output_that_may_not_be_written_is_named(objects, tmp_path, program):
     assert ".part" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["eval m.model rows.npy", "match A.jpg B.jpg"])
+@pytest.mark.parametrize(
+    "command", ["train rows.npy -o m.model", "eval m.model rows.npy", "match A.jpg B.jpg"]
+)
 def test_progress_is_shown_before_scikit_learn_is_imported(command):
     """Which takes a second or more."""
     code = """

@@ -133,6 +133,7 @@ def train(
 
         check_writable(out, paths_of(data), labels)
         source = read_all(data, labels, descriptor)
+        learner = getattr(kdiffhash, _CLASSES[method])  # imports scikit-learn
     kind: str | None = preprocess.value
     if preprocess is Preprocessing.auto:
         from_scenes = all(is_scene(path) for path in data)
@@ -148,7 +149,7 @@ def train(
         if method is Method.boosted:
             raise ValueError(f"--refine does not work with {method.value}; leave it out")
         params["refine"] = refine
-    hasher = getattr(kdiffhash, _CLASSES[method])(n_bits=bits, **params)
+    hasher = learner(n_bits=bits, **params)
     start = time.perf_counter()
     # The other methods show their own progress bars.
     is_silent = method in (Method.boosted, Method.itq)
@@ -160,7 +161,8 @@ def train(
             else:
                 # Drawn as `fit` draws them, so that both give the same model.
                 rng = hasher._rng("pairs")
-                pairs, similar = pairs_of(source, positives, negatives, across_groups, rng)
+                with waiting("drawing pairs"):
+                    pairs, similar = pairs_of(source, positives, negatives, across_groups, rng)
                 n_pairs["positive_pairs"] = int(similar.sum())
                 n_pairs["negative_pairs"] = int((~similar).sum())
                 groups = source.groups if across_groups else None
