@@ -89,7 +89,7 @@ docs: $(VENV)/.dev
 
 # Run all benchmarks, in the order of benchmarks/README.md, which takes hours. write_tables.py then updates the pages.
 BENCHMARKS := untouched accuracy frontier prefix_codes ablations pretrained_model sequential_matching cross_modal \
-  onnx_agreement embeddings paper_runs study readings domains viewpoint other_descriptors search float_queries range_search duplicates \
+  onnx_agreement embeddings paper_runs study interval_coverage readings domains viewpoint other_descriptors search float_queries range_search duplicates \
   comparison_rates approximate hnsw_crossover encode fit refinement_cost startup \
   encode_memory index_on_disk cells_on_disk postgres_store dask_scaling matching match_memory photo_updates turned_photos colmap scenes
 bench: $(VENV)/.dev

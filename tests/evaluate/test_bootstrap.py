@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from support import heavy_tails
 
 from kdiffhash import bootstrap
 from kdiffhash.evaluate.bootstrap import (
@@ -16,49 +17,18 @@ from kdiffhash.evaluate.bootstrap import (
     resample_rates,
 )
 
-SPREAD = 1.2
-
-
-def heavy(n, rng):
-    """Draw how much closer each object is to all others, with a heavy tail."""
-    return 0.3 * np.exp(0.9 * rng.normal(size=n))
-
-
-@pytest.fixture(scope="module")
-def threshold():
-    """Distance at which the false positive rate of the population is 0.001."""
-    rng = np.random.default_rng(1)
-    n = 4_000_000
-    return np.quantile(rng.normal(size=n) - heavy(n, rng) - heavy(n, rng), 1e-3)
-
-
-def simulate(n_objects, n_negatives, threshold, rng):
-    """Draw distances, flags and objects of five positive pairs per object and of negative pairs."""
-    difficulty, closeness = rng.normal(size=n_objects), heavy(n_objects, rng)
-    own = np.repeat(np.arange(n_objects), 5)
-    drawn = rng.integers(n_objects, size=(n_negatives, 2))
-    drawn = drawn[drawn[:, 0] != drawn[:, 1]]
-    positive = threshold - 0.5 + SPREAD * (difficulty[own] + rng.normal(size=len(own)))
-    negative = rng.normal(size=len(drawn)) - closeness[drawn].sum(axis=1)
-    objects = np.concatenate([np.stack([own, own], axis=1), drawn])
-    distances = np.round(30 * np.concatenate([positive, negative]))
-    return distances, objects[:, 0] == objects[:, 1], objects
-
 
 def fnr(curve):
     return curve.fnr_at(1e-3)
 
 
 @pytest.mark.parametrize(("n_objects", "n_negatives"), [(2000, 50_000), (600, 50_000)])
-def test_intervals_at_low_fpr_cover_the_truth_with_heavy_tailed_objects(
-    n_objects, n_negatives, threshold
-):
-    truth = 1 - stats.norm.cdf(0.5 / SPREAD / np.sqrt(2))
-    covered = 0
+def test_intervals_at_low_fpr_cover_the_truth_with_heavy_tailed_objects(n_objects, n_negatives):
+    threshold, covered = heavy_tails.threshold(), 0
     for seed in range(50):
-        case = simulate(n_objects, n_negatives, threshold, np.random.default_rng(seed))
+        case = heavy_tails.simulate(n_objects, n_negatives, threshold, np.random.default_rng(seed))
         interval = bootstrap(fnr, *case, n_resamples=80, random_state=seed)
-        covered += interval.low <= truth <= interval.high
+        covered += interval.low <= heavy_tails.FNR <= interval.high
     # Binomial(50, 0.9): 39 or fewer have probability 0.9 %. Without unseen objects, the coverage is
     # 0.5 to 0.8.
     assert covered >= 40
@@ -111,8 +81,8 @@ def test_interval_of_five_seeds_reflects_their_spread():
     assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(5), rel=0.1)
 
 
-def test_one_seed_equals_bootstrap_and_seeds_of_two_methods_are_paired(threshold):
-    distances, similar, objects = simulate(400, 20_000, threshold, np.random.default_rng(0))
+def test_one_seed_equals_bootstrap_and_seeds_of_two_methods_are_paired():
+    distances, similar, objects = heavy_tails.simulate(400, 20_000, -5.0, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     case = {"similar": similar, "objects": objects, "n_resamples": 50, "random_state": 0}
 
