@@ -14,12 +14,12 @@ from sklearn.base import clone
 from kdiffhash import CrossDiffHash, DiffHash, ITQHash, KernelLDAHash, LDAHash
 
 from .embeddings import TextPairs
-from .searchers import Centred, Codes, Faiss, Floats, Projections, unit
+from .searchers import Centred, Centring, Codes, Faiss, Floats, Projections
 
 LENGTHS = (8, 16, 32, 48, 64)
 FACTOR_BYTES = 8  # that RaBitQ stores for a vector besides its bits
 OPQ_ITERATIONS = 10  # of 50, which take minutes
-RIDGE, STEPS = 0.3, 300  # chosen on the validation split
+RIDGE, STEPS, ITQ_STEPS = 0.3, 100, 300  # chosen on training and validation pairs
 
 
 Learn = Callable[[TextPairs, int], Any]  # from training pairs, for a number of bytes
@@ -35,18 +35,21 @@ class Method:
     lengths: tuple[int, ...] = LENGTHS
 
 
-def centred(learn: Learn) -> Learn:
-    """Let a method learn and search rows that are centred per side."""
+def centred(learn: Learn, scaled: bool = True) -> Learn:
+    """Let a method learn and search rows that are centred per side, then scaled to length 1."""
 
     @cache
-    def centre(train: TextPairs) -> tuple[TextPairs, np.ndarray, np.ndarray]:
-        means = train.queries.mean(axis=0), train.documents.mean(axis=0)
-        rows = [unit(side - mean) for side, mean in zip((train.queries, train.documents), means)]
-        return replace(train, queries=rows[0], documents=rows[1]), *means
+    def centre(train: TextPairs) -> tuple[TextPairs, Centring]:
+        centring = Centring(train.queries.mean(axis=0), train.documents.mean(axis=0), scaled)
+        queries, documents = (
+            centring.of_queries(train.queries),
+            centring.of_documents(train.documents),
+        )
+        return replace(train, queries=queries, documents=documents), centring
 
     def learn_centred(train: TextPairs, n_bytes: int) -> Centred:
-        rows, *means = centre(train)
-        return Centred(learn(rows, n_bytes), *means)
+        rows, centring = centre(train)
+        return Centred(learn(rows, n_bytes), centring)
 
     return learn_centred
 
@@ -63,8 +66,8 @@ def random_rotation(train: TextPairs, n_bytes: int) -> Codes:
     return Codes(hasher, hasher, 8 * n_bytes)
 
 
-def itq(train: TextPairs, n_bytes: int) -> Codes:
-    hasher = ITQHash(8 * n_bytes, random_state=0).fit(train.rows)
+def itq(train: TextPairs, n_bytes: int, refine: int = 0) -> Codes:
+    hasher = ITQHash(8 * n_bytes, refine=refine, random_state=0).fit(train.rows)
     return Codes(hasher, hasher, 8 * n_bytes)
 
 
@@ -89,16 +92,29 @@ def one_map(hasher: Any, longest: int = 48) -> Learn:
     @cache
     def learn_longest(train: TextPairs) -> tuple[Any, float]:
         start = time.perf_counter()
-        learned = clone(hasher).set_params(n_bits=8 * longest, random_state=0)
-        learned.fit_pairs(train.queries, Y=train.documents, groups=train.sources)
-        return learned, time.perf_counter() - start
+        return fit(hasher, train, longest), time.perf_counter() - start
 
     def learn(train: TextPairs, n_bytes: int) -> Codes:
         learned, fit_s = learn_longest(train)
         shorter = learned.truncate(8 * n_bytes)
         return Codes(shorter, shorter, 8 * n_bytes, fit_s)
 
-    return learn
+    return centred(learn, scaled=False)
+
+
+def one_map_per_length(hasher: Any) -> Learn:
+    """Learn one map for both sides for each length."""
+
+    def learn(train: TextPairs, n_bytes: int) -> Codes:
+        learned = fit(hasher, train, n_bytes)
+        return Codes(learned, learned, 8 * n_bytes)
+
+    return centred(learn, scaled=False)
+
+
+def fit(hasher: Any, train: TextPairs, n_bytes: int) -> Any:
+    learned = clone(hasher).set_params(n_bits=8 * n_bytes, random_state=0)
+    return learned.fit_pairs(train.queries, Y=train.documents, groups=train.sources)
 
 
 def two_maps(train: TextPairs, n_bytes: int) -> Codes:
@@ -112,11 +128,14 @@ PQ, OPQ = (partial(faiss_index, template) for template in ("PQ{M}x8", "OPQ{M},PQ
 RABITQ = partial(faiss_index, "PCAR{D},RaBitQ")
 RABITQ_ALL = partial(faiss_index, "RR{D},RaBitQ")
 RABITQ_LENGTHS = (16, 24, 32, 40, 48)
+NESTED, KERNEL = (kind(ridge=RIDGE, refine=STEPS) for kind in (LDAHash, KernelLDAHash))
+ONE_LENGTH = clone(NESTED).set_params(nested=False)
 
 AS_THEY_ARE = (
     Method("float cosine", "nothing", lambda _train, n_bytes: Floats(n_bytes), (1536,)),
     Method("sign bits", "nothing", signs, (48,)),
     Method("ITQ", "vectors", itq, UP_TO_48),
+    Method("ITQ, refined", "vectors", partial(itq, refine=ITQ_STEPS), UP_TO_48),
     Method("RaBitQ after PCA", "vectors", RABITQ, RABITQ_LENGTHS),
     Method("RaBitQ", "vectors", RABITQ_ALL, (56,)),
 )
@@ -133,9 +152,9 @@ METHODS = (
     ),
     Method("DiffHash", "pairs", one_map(DiffHash()), UP_TO_48),
     Method("LDAHash", "pairs", one_map(LDAHash(ridge=RIDGE)), UP_TO_48),
-    Method("KernelLDAHash", "pairs", one_map(KernelLDAHash(), 64)),
-    Method("CrossDiffHash", "pairs", two_maps, UP_TO_48),
-    Method("DiffHash, refined", "pairs", one_map(DiffHash(refine=STEPS)), UP_TO_48),
-    Method("LDAHash, refined", "pairs", one_map(LDAHash(ridge=RIDGE, refine=STEPS)), UP_TO_48),
-    Method("KernelLDAHash, refined", "pairs", one_map(KernelLDAHash(refine=STEPS), 64)),
+    Method("KernelLDAHash", "pairs", one_map(KernelLDAHash(ridge=RIDGE), 64)),
+    Method("CrossDiffHash", "pairs", centred(two_maps, scaled=False), UP_TO_48),
+    Method("LDAHash, refined", "pairs", one_map_per_length(ONE_LENGTH), UP_TO_48),
+    Method("LDAHash, refined, prefixes", "pairs", one_map(NESTED), UP_TO_48),
+    Method("KernelLDAHash, refined, prefixes", "pairs", one_map(KERNEL, 64)),
 )

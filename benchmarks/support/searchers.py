@@ -126,30 +126,44 @@ class Projections:
 
 
 @dataclass(frozen=True)
-class Centred:
-    """A method on rows from which the mean of their side is subtracted, scaled to length 1."""
+class Centring:
+    """Subtracts the mean of its side from each row, and scales rows to length 1 if asked to."""
 
-    method: Any
     mean_query: np.ndarray
     mean_document: np.ndarray
+    scaled: bool
+
+    def of_queries(self, rows: np.ndarray) -> np.ndarray:
+        return self._centre(rows, self.mean_query)
+
+    def of_documents(self, rows: np.ndarray) -> np.ndarray:
+        return self._centre(rows, self.mean_document)
+
+    def _centre(self, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        rows = rows - mean
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True) if self.scaled else rows
+
+
+@dataclass(frozen=True)
+class Centred:
+    """A method on rows that are centred per side."""
+
+    method: Any
+    centring: Centring
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
 
     def encode(self, documents: np.ndarray) -> Any:
-        return self.method.encode(unit(documents - self.mean_document))
+        return self.method.encode(self.centring.of_documents(documents))
 
     def search(self, kind: str, queries: np.ndarray, stored: Any, k: int) -> np.ndarray:
-        return self.method.search(kind, unit(queries - self.mean_query), stored, k)
+        return self.method.search(kind, self.centring.of_queries(queries), stored, k)
 
     def distances(self, kind: str, queries: Any, stored: Any, pairs: np.ndarray) -> np.ndarray:
-        return self.method.distances(kind, unit(queries - self.mean_query), stored, pairs)
+        return self.method.distances(kind, self.centring.of_queries(queries), stored, pairs)
 
 
 def in_chunks(pairs: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Apply a function to 20,000 pairs at a time."""
     return np.concatenate([function(pairs[i : i + 20_000]) for i in range(0, len(pairs), 20_000)])
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

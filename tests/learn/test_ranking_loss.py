@@ -1,4 +1,4 @@
-"""The ranking loss against a plain implementation, batches of hard negatives, refined pairs."""
+"""The ranking loss against a plain implementation, and refinement of pairs with two sides."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from sklearn.base import clone
 
 from kdiffhash import DiffHash, ITQHash, KernelLDAHash, LDAHash
-from kdiffhash.learn.batches import HardBatches
+from kdiffhash.learn.kernels import IdentityMap
 from kdiffhash.learn.losses import Batch, NeighborLoss, RankingLoss
+from kdiffhash.learn.refinement import Hash, _rotated
 
 PREFIXES = np.array([2, 4, 7])
 
@@ -69,28 +70,13 @@ def test_large_temperatures_do_not_overflow():
     assert np.isfinite(loss.error(projections, thresholds, Batch(labels, projections)))
 
 
-def make_sides(n, seed, d=24):
+def make_sides(n, seed, d=24, noise=1.0):
     """Draw queries and documents of topics, with noise in other directions than the topics'."""
     rng = np.random.default_rng(seed)
     topics = rng.normal(size=(n, d)) * np.geomspace(1, 0.2, d)
-    noise = [rng.normal(size=(n, d)) * np.geomspace(0.1, 0.5, d) for _ in range(2)]
+    noise = [noise * rng.normal(size=(n, d)) * np.geomspace(0.1, 0.5, d) for _ in range(2)]
     rows = [(topics + own).astype(np.float32) for own in noise]
     return [side / np.linalg.norm(side, axis=1, keepdims=True) for side in rows]
-
-
-def test_hard_batches_hold_the_neighbors_of_queries():
-    queries, documents = make_sides(300, 0)
-    rows = np.concatenate([queries, documents])
-    pairs = np.stack([np.arange(300), 300 + np.arange(300)], axis=1)
-    batches = HardBatches(lambda numbers: rows[numbers], pairs, np.random.default_rng(0), 1)
-    exact = np.argsort(-(queries[:5] @ documents.T), axis=1)[:, :100]
-    np.testing.assert_array_equal(np.sort(batches.neighbors(np.arange(5))), np.sort(exact))
-    drawn = batches.draw(64)
-    assert len(np.unique(drawn)) == len(drawn) == 64
-    assert len(np.unique(batches.draw(1000))) == 300
-    # A random batch has 64 documents of 300; one of neighbours has more near a query.
-    similar = [np.sort(queries[b] @ documents[b].T)[:, -10:].mean() for b in (drawn, np.arange(64))]
-    assert similar[0] > similar[1]
 
 
 def recall(hasher, sides, floats):
@@ -109,6 +95,48 @@ def test_refinement_raises_the_recall_of_new_queries(hasher):
     test = make_sides(500, 1)
     for floats in (False, True):
         assert recall(refined, test, floats) > recall(closed, test, floats) + 0.1
+
+
+def test_prefixes_are_good_codes_only_if_nested():
+    queries, documents = make_sides(2000, 0, d=160, noise=2.5)
+    hasher = LDAHash(128, ridge=0.3, refine=100, random_state=0, n_negatives=20_000)
+    nested = clone(hasher).fit_pairs(queries, Y=documents)
+    whole = clone(hasher).set_params(nested=False).fit_pairs(queries, Y=documents)
+    test = make_sides(2000, 1, d=160, noise=2.5)
+    recalls = {
+        name: [recall(learned.truncate(n), test, False) for n in (64, 128)]
+        for name, learned in (("nested", nested), ("whole", whole))
+    }
+    assert recalls["nested"][0] > recalls["whole"][0] + 0.03
+    assert recalls["whole"][1] > recalls["nested"][1]
+    with pytest.raises(ValueError, match="nested must be True or False, got 2"):
+        clone(hasher).set_params(nested=2).fit_pairs(queries, Y=documents)
+
+
+def test_refinement_starts_from_mixtures_of_directions():
+    """A bit of the first prefix mixes as many directions; added bits hold less of these."""
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(1, 0.1, 128)
+    rows = (rng.normal(size=(4000, 128)) * scales).astype(np.float32)
+    rows[2000:] = rows[:2000] + 0.5 * rng.normal(size=(2000, 128)) * scales
+    start = Hash(
+        IdentityMap(np.zeros(128, np.float32)), np.eye(128, dtype=np.float32), np.zeros(128)
+    )
+    pairs = np.stack([np.arange(2000), 2000 + np.arange(2000)], axis=1)
+    mixed = _rotated(start, rows, pairs, np.array([64, 128]), rng, 1)
+    projections = rows @ mixed.directions.T
+    np.testing.assert_allclose(projections.std(axis=0), 1, rtol=1e-3)
+    np.testing.assert_allclose(mixed.thresholds, projections.mean(axis=0), atol=1e-4)
+    # In units of the regularised spread within pairs, by definition.
+    within = ((rows[:2000] - rows[2000:]) ** 2).mean(axis=0)
+    within = within + 0.3 * 2 * rows.var(axis=0).mean()
+    mixtures = mixed.directions * np.sqrt(within)
+    assert (mixtures[:64, 64:] == 0).all()
+    for own in (mixtures[:64], mixtures[64:]):  # orthogonal bits
+        own = own / np.linalg.norm(own, axis=1, keepdims=True)
+        np.testing.assert_allclose(own @ own.T, np.eye(64), atol=1e-4)
+    old, new = (np.square(mixtures[64:, half]).sum() for half in (slice(64), slice(64, 128)))
+    assert 0.3**2 < old / new < 0.5  # orthogonality makes the old ones count more than 0.3 squared
 
 
 def test_result_depends_on_the_seed_but_not_on_the_number_of_threads(tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,6 +51,8 @@ class ClosedFormHasher(BaseHasher):
         Weight of the FNR relative to the FPR when a threshold is chosen.
     refine : int
         Maximum number of gradient steps; 0 disables refinement.
+    nested : bool
+        Whether refinement makes every prefix a good code.
     verbose : bool
         Show the progress of refinement on a terminal.
     directions_ : float32 array of shape (n_bits, n_features)
@@ -76,6 +78,7 @@ class ClosedFormHasher(BaseHasher):
 
     threshold_weight: float
     refine: int
+    nested: bool
     verbose: bool
 
     bit_fnr_: NDArray[np.float64]
@@ -177,12 +180,15 @@ class ClosedFormHasher(BaseHasher):
         self, pairs: Pairs, similar: Similar, labels: Labels | None
     ) -> _RefinementPairs:
         """Draw positive pairs for refinement from the labels, or use the given pairs."""
-        settings, rng = Refinement(int(self.refine)), self._rng("refine")
+        of_sides = labels is not None and labels.of_pairs
+        make, rng = Refinement.for_ranking if of_sides else Refinement, self._rng("refine")
+        settings = make(int(self.refine))
+        if not self.nested:
+            settings = replace(settings, shortest_prefix=None)
         if labels is None:
             return _RefinementPairs(settings, rng, pairs[similar], None)
         if labels.of_pairs:
-            ranking = Refinement.for_ranking(settings.steps)
-            return _RefinementPairs(ranking, rng, pairs[similar], labels.ids)
+            return _RefinementPairs(settings, rng, pairs[similar], labels.ids)
         drawn, is_positive = draw_pairs(
             labels.ids,
             n_positives=settings.steps * settings.batch_size,
@@ -239,6 +245,8 @@ class ClosedFormHasher(BaseHasher):
             )
         if not isinstance(self.refine, int | np.integer) or self.refine < 0:
             raise ValueError(f"refine must be a non-negative integer, got {self.refine!r}")
+        if not isinstance(self.nested, bool | np.bool_):
+            raise ValueError(f"nested must be True or False, got {self.nested!r}")
 
     @property
     def _needs_cross(self) -> bool:

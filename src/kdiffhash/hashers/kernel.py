@@ -248,7 +248,11 @@ class KernelDiffHash(KernelHasher):
         Large values make bits constant.
     refine : int, default=0
         Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
-        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice, and 100 for queries and
+        documents; 0 disables refinement.
+    nested : bool, default=True
+        Whether refinement also makes every prefix a good code. False gives slightly better codes of
+        the full length.
     preprocess : {None, "unit", "hellinger"}, default=None
         Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
         scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
@@ -326,6 +330,7 @@ class KernelDiffHash(KernelHasher):
         center: bool = True,
         threshold_weight: float = 1.0,
         refine: int = 0,
+        nested: bool = True,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -345,6 +350,7 @@ class KernelDiffHash(KernelHasher):
         self.center = center
         self.threshold_weight = threshold_weight
         self.refine = refine
+        self.nested = nested
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives
@@ -413,7 +419,11 @@ class KernelLDAHash(KernelHasher):
         Large values make bits constant.
     refine : int, default=0
         Maximum number of steps of stochastic gradient descent after the closed form, on a smooth
-        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice; 0 disables refinement.
+        ranking loss (see `kdiffhash.learn.refinement`). 1000 suffice, and 100 for queries and
+        documents; 0 disables refinement.
+    nested : bool, default=True
+        Whether refinement also makes every prefix a good code. False gives slightly better codes of
+        the full length.
     preprocess : {None, "unit", "hellinger"}, default=None
         Preprocessing of each row, stored with the model: none, scaling to Euclidean length 1, or
         scaling to sum 1 followed by square roots (turns SIFT into RootSIFT).
@@ -471,6 +481,7 @@ class KernelLDAHash(KernelHasher):
         ridge: float | Literal["decay"] = "decay",
         threshold_weight: float = 1.0,
         refine: int = 0,
+        nested: bool = True,
         preprocess: Preprocess = None,
         n_positives: int = 100_000,
         n_negatives: int = 200_000,
@@ -487,6 +498,7 @@ class KernelLDAHash(KernelHasher):
         self.ridge = ridge
         self.threshold_weight = threshold_weight
         self.refine = refine
+        self.nested = nested
         self.preprocess = preprocess
         self.n_positives = n_positives
         self.n_negatives = n_negatives

@@ -103,6 +103,7 @@ PARAMS: Mapping[str, Value] = {
     "n_iter": _COUNT,
     "n_negatives": _COUNT,
     "n_positives": _COUNT,
+    "nested": Value(_NONE, words=(True, False)),
     "norm": Value(_NONE, words=("rkhs", "euclidean")),
     "preprocess": Value(_NONE, words=(None, "unit", "hellinger")),
     "random_state": Value(-_MAX_INTEGER, _MAX_INTEGER, whole=True, words=(None,)),

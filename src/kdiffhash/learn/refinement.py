@@ -8,8 +8,7 @@ thresholds and the basis rows of a Gaussian kernel with the gradient of a loss (
 
 - of the hardest negative, for pairs whose members are of one kind: pairs drawn from labels, or
   given as pairs of rows of one array;
-- of the ranking, for pairs of two kinds, queries and documents. Batches then consist of pairs that
-  are hard to tell apart (see `batches.py`).
+- of the ranking, for pairs of two kinds, queries and documents.
 
 The loss is summed over prefixes of 32, 64, 128, ... bits, so that every prefix becomes a
 good code.
@@ -24,7 +23,6 @@ number of threads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -33,7 +31,6 @@ from numpy.typing import NDArray
 from .. import _core
 from .._util.progress import progress
 from .._util.threads import one_blas_thread
-from .batches import HardBatches, members_of
 from .encoder import compute_features
 from .kernels import FeatureMap, GaussianMap, IdentityMap
 from .losses import (
@@ -53,6 +50,8 @@ Int64Array = NDArray[np.int64]
 
 _WHITENING_ROWS = 20_000  # rows from which the whitening of features is estimated
 _WHITENING_FLOOR = 1e-6  # minimum eigenvalue of the features' covariance, relative to the largest
+_OLD_SHARE = 0.3  # of the features of shorter prefixes, relative to new ones, in added bits
+_RIDGE = 0.3  # of the variance within pairs, relative to the mean variance between rows
 _VALIDATION_INTERVAL = 50  # steps between evaluations on the validation set
 _VALIDATION_BATCHES = 4  # maximum size of the validation set, in batches
 
@@ -68,8 +67,9 @@ class Refinement:
     batch_size : int
         Number of positive pairs in a batch.
     learning_rate : float
-        Initial learning rate of the thresholds and of the directions (with respect to whitened
-        features); it decays to zero on a cosine schedule.
+        Initial learning rate of the thresholds and of the directions (with respect to features that
+        are whitened, or half whitened unless the goal is labels); it decays to zero on a cosine
+        schedule.
     basis_learning_rate : float
         Initial learning rate of the basis rows, relative to the standard deviation of their columns
         (averaged over columns); it decays in the same way. 0 keeps the basis fixed.
@@ -79,9 +79,9 @@ class Refinement:
         Sharpness of `HardestNegativeLoss`, or of the targets of `NeighborLoss`.
     margin : float
         Margin of the loss, as a fraction of bits.
-    shortest_prefix : int
+    shortest_prefix : int or None
         Length of the shortest prefix in the loss. Each further prefix is twice as long; the last is
-        the whole code.
+        the whole code. None: only the whole code is in the loss.
     validation_fraction : float
         Fraction of the objects that is held out as the validation set. The result is the hash with
         the lowest error on it, possibly the initial one. With fewer than two held-out objects there
@@ -110,7 +110,7 @@ class Refinement:
     slope: float = 1.0
     sharpness: float = 30.0
     margin: float = 0.1
-    shortest_prefix: int = 32
+    shortest_prefix: int | None = 32
     validation_fraction: float = 0.05
     patience: int = 10
     goal: Literal["labels", "ranking", "neighbors"] = "labels"
@@ -129,13 +129,11 @@ class Refinement:
         -------
         settings : Refinement
         """
-        return cls(steps, learning_rate=1e-2, shortest_prefix=64, goal="ranking")
+        return cls(steps, batch_size=1024, learning_rate=1e-2, shortest_prefix=64, goal="ranking")
 
     @classmethod
     def for_neighbors(cls, steps: int) -> Refinement:
         """Return the settings for rows without labels, chosen on text embeddings.
-
-        Only the whole code is in the loss.
 
         Parameters
         ----------
@@ -146,11 +144,10 @@ class Refinement:
         -------
         settings : Refinement
         """
-        whole = 1 << 30
         return cls(
             steps,
             learning_rate=1e-2,
-            shortest_prefix=whole,
+            shortest_prefix=None,
             goal="neighbors",
             temperature=30.0,
             sharpness=50.0,
@@ -168,6 +165,8 @@ class Refinement:
         -------
         lengths : int64 array
         """
+        if self.shortest_prefix is None:
+            return np.array([n_bits])
         n_shorter = max(0, int(np.ceil(np.log2(n_bits / self.shortest_prefix))))
         return np.array([*(self.shortest_prefix << k for k in range(n_shorter)), n_bits])
 
@@ -259,23 +258,18 @@ def refine(
         )
     training, validation = _split_off_validation(positives, pair_labels, settings, rng)
     with one_blas_thread(), progress(settings.steps, "refining", verbose) as advance:
-        hard = None
         if settings.goal == "ranking":
-            start = _rotated(start, rows, settings.prefixes(len(start.directions)), rng, n_jobs)
-            project = partial(_project, start, rows, n_jobs=n_jobs)
-            hard = HardBatches(project, training, rng, n_jobs)
-        elif settings.goal == "neighbors":
-            hard = HardBatches(rows.__getitem__, training, rng, n_jobs)
+            prefixes = settings.prefixes(len(start.directions))
+            start = _rotated(start, rows, training, prefixes, rng, n_jobs)
         optimizer = _Optimizer(start, rows, settings, rng, n_jobs)
-        best, lowest_error = start, optimizer.validation_error(validation, labels)
+        best, lowest_error = start, np.inf
+        if settings.goal != "ranking":  # else the start has been learned from these pairs too
+            lowest_error = optimizer.validation_error(validation, labels)
         n_without_improvement = 0
         for step in range(settings.steps):
-            if hard is not None:
-                batch = hard.draw(settings.batch_size)
-            else:
-                n_pairs = min(settings.batch_size, len(training))
-                batch = rng.choice(len(training), n_pairs, replace=False)
-            optimizer.step(members_of(training[batch]), labels, step)
+            n_pairs = min(settings.batch_size, len(training))
+            batch = rng.choice(len(training), n_pairs, replace=False)
+            optimizer.step(_members_of(training[batch]), labels, step)
             advance(1)
             is_last = step + 1 == settings.steps
             if not validation and is_last:
@@ -290,6 +284,14 @@ def refine(
     return best
 
 
+def _members_of(pairs: Pairs) -> Int64Array:
+    """Return the first members of all pairs, followed by the second ones.
+
+    In an array of n members, the partner of member i is therefore member (i + n / 2) mod n.
+    """
+    return pairs.T.ravel()
+
+
 def _split_off_validation(
     positives: Pairs, pair_labels: Int64Array, settings: Refinement, rng: np.random.Generator
 ) -> tuple[Pairs, list[Int64Array]]:
@@ -302,43 +304,49 @@ def _split_off_validation(
     max_pairs = _VALIDATION_BATCHES * settings.batch_size
     chosen = rng.permutation(positives[is_held_out])[:max_pairs]
     batches = np.array_split(chosen, -(-len(chosen) // settings.batch_size))
-    return positives[~is_held_out], [members_of(batch) for batch in batches]
+    return positives[~is_held_out], [_members_of(batch) for batch in batches]
 
 
 def _rotated(
     start: Hash,
     rows: Float32Array,
+    positives: Pairs,
     prefixes: Int64Array,
     rng: np.random.Generator,
     n_jobs: int | None,
 ) -> Hash:
-    """Rotate the directions that each prefix adds to the previous one.
+    """Replace the directions by random mixtures of them, which suits unweighted bits.
 
-    A closed form begins with a few good directions and ends with weak ones. After a random rotation
-    the bits of a prefix are equally good, which suits unweighted bits. Projections get variance 1,
-    and thresholds lie at their mean.
+    A closed form begins with a few good directions and ends with weak ones. First each direction is
+    divided by its (regularised) spread within positive pairs, so that those along which the members
+    of a pair agree count most. Then the bits of the first prefix become random orthogonal mixtures
+    of as many directions. The bits that a longer prefix adds contain the directions of the shorter
+    ones too, with a smaller weight, because a bit of weak directions alone would be of little use.
+    Projections get variance 1, and thresholds lie at their mean.
     """
-    rotated, low = np.empty(start.directions.shape), 0
-    for high in prefixes:
-        rotation = np.linalg.qr(rng.standard_normal((high - low, high - low)))[0]
-        rotated[low:high] = rotation @ start.directions[low:high]
-        low = high
     sample = rows[:: -(-len(rows) // _WHITENING_ROWS)]
     values = compute_features(sample, None, start.features, n_jobs)
+    first, second = (
+        compute_features(rows[members], None, start.features, n_jobs)
+        for members in positives[:: -(-len(positives) // _WHITENING_ROWS)].T
+    )
+    transposed = np.ascontiguousarray(start.directions.T)
+    within = np.square(multiply(first - second, transposed, n_jobs)).mean(axis=0, dtype=np.float64)
+    if isinstance(start.features, IdentityMap):  # may have as many directions as features
+        spread = 2 * values.var(axis=0, dtype=np.float64).mean()
+        within += _RIDGE * spread * np.square(start.directions).sum(axis=1)
+    directions = start.directions / np.sqrt(np.maximum(within, 1e-30))[:, None]
+
+    rotated, low = np.empty(directions.shape), 0
+    for high in prefixes:
+        mixtures = rng.standard_normal((high - low, high))
+        mixtures[:, :low] *= _OLD_SHARE
+        rotated[low:high] = np.linalg.qr(mixtures.T)[0].T @ directions[:high]
+        low = high
     projections = multiply(values, rotated.T.astype(np.float32), n_jobs)
     rotated /= np.maximum(projections.std(axis=0, dtype=np.float64), 1e-30)[:, None]
     thresholds = rotated @ values.mean(axis=0, dtype=np.float64)
     return Hash(start.features, rotated.astype(np.float32), thresholds.astype(np.float32))
-
-
-def _project(
-    hash: Hash, rows: Float32Array, numbers: Int64Array, *, n_jobs: int | None
-) -> Float32Array:
-    """Return the centred projections of some rows, shape (len(numbers), n_bits)."""
-    values = compute_features(rows[numbers], None, hash.features, n_jobs)
-    projections = multiply(values, np.ascontiguousarray(hash.directions.T), n_jobs)
-    projections -= hash.thresholds
-    return projections
 
 
 @dataclass
@@ -386,21 +394,19 @@ class _Optimizer:
         eigenvalues, eigenvectors = np.linalg.eigh(covariance(values, n_jobs))
         floor = max(_WHITENING_FLOOR * eigenvalues[-1], 1e-30)
         roots = np.sqrt(np.maximum(eigenvalues, floor))
-        self.whitening = np.asarray((eigenvectors / roots) @ eigenvectors.T, np.float32)
-
         # Projections start with variance 1, so that the slope means the same for all bits.
         directions = start.directions.astype(np.float64)
         deviations = np.sqrt(((directions @ eigenvectors) ** 2 * roots**2).sum(axis=1))
         deviations = np.maximum(deviations, 1e-30)
         directions /= deviations[:, None]
         thresholds = start.thresholds / deviations - directions @ self.feature_mean
-        if settings.goal != "labels" and isinstance(start.features, IdentityMap):
-            # Whitened embeddings are overfitted: their weakest components are mostly noise.
-            size = np.sqrt(np.mean(directions**2))
-            self.whitening = np.asarray(size * np.eye(len(roots)), np.float32)
-            whitened = directions / size
-        else:
-            whitened = (directions @ eigenvectors * roots) @ eigenvectors.T
+        if settings.goal != "labels":
+            # Whitened embeddings are overfitted: their weakest components are mostly noise. So they
+            # are whitened by half, and scaled such that an entry of a direction is about 1.
+            roots = np.sqrt(roots)
+            roots /= np.sqrt(np.mean((directions @ eigenvectors * roots) ** 2))
+        whitened = (directions @ eigenvectors * roots) @ eigenvectors.T
+        self.whitening = np.asarray((eigenvectors / roots) @ eigenvectors.T, np.float32)
         rate = settings.learning_rate
         self.whitened_directions = _Parameter(np.ascontiguousarray(whitened, np.float32), rate)
         self.centred_thresholds = _Parameter(thresholds.astype(np.float32), rate)
