@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Before the first line of kdiffhash runs, Ctrl-C is up to Python; the moments start after it.
-_PROGRAM = """
+PROGRAM = """
 import os, signal, sys
 from kdiffhash import cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,7 +36,7 @@ class Ended:
 def run_interrupted(arguments: list[object], folder: Path, delay: float | None) -> Ended:
     """Run a command in a folder; send SIGINT after `delay` seconds unless it is None."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *map(str, arguments)],
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,7 +50,7 @@ def run_interrupted(arguments: list[object], folder: Path, delay: float | None) 
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
     try:
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=600 if delay is None else 60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

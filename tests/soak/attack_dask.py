@@ -34,8 +34,9 @@ from kdiffhash.engines.dask import (
 )
 from kdiffhash.shards import open_shards
 
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("cli", "engines")]
 from dask_cluster import running
+from interrupting import PROGRAM
 
 _ANSWER = 60  # seconds within which a call must end in a result or an error
 _START = 60  # seconds within which workers must have started
@@ -228,8 +229,7 @@ def join(rng, tries, folder, tally):
 def interrupt(rng, tries, folder, tally):
     _write_codes(folder, rng)
     np.save(folder / "queries.npy", np.load(folder / "codes.npy")[:10])
-    script = "from kdiffhash.cli import main; main()"
-    command = [sys.executable, "-c", script, "index", "search", "codes.npy", "queries.npy"]
+    command = [sys.executable, "-c", PROGRAM, "index", "search", "codes.npy", "queries.npy"]
     command += ["-o", "found.npz", "--cluster", "local"]
     for number in range(tries):
         with subprocess.Popen(
@@ -240,7 +240,9 @@ def interrupt(rng, tries, folder, tally):
             stderr=subprocess.STDOUT,
             text=True,
         ) as process:
-            time.sleep(rng.uniform(0.5, 4))
+            assert process.stdout is not None
+            process.stdout.read(1)  # until kdiffhash is loaded
+            time.sleep(rng.uniform(0, 3.5))
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
             try:
