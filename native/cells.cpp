@@ -149,14 +149,16 @@ __attribute__((noinline)) void scan_cell(const Codes& codes, const Cells& cells,
   }
   int64_t row = rows.start / BLOCK * BLOCK;
   const Word* at = codes.blocks + row * n_words;
+  alignas(64) Word distances[M * STEP];
   const auto offer = [&](int n_vectors) __attribute__((always_inline)) {
-    alignas(64) Word distances[M * STEP];
     Word near = 0;
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < n_vectors; ++v) {
         const Plane sums = distances_of<W>(vector_of(at, n_words, v), n_words, words[m]);
         *(Plane*)(distances + m * STEP + v * LANES) = sums;
-        near |= Word(lanes_below(sums, broadcast(Word(*bounds[m])))) << (m * STEP + v * LANES);
+        unsigned lanes = lanes_below(sums, broadcast(Word(*bounds[m])));
+        asm("" : "+r"(lanes));  // GCC 12 may store a mask as one byte and read eight
+        near |= Word(lanes & ((1u << LANES) - 1)) << (m * STEP + v * LANES);
       }
     for (; near; near &= near - 1) {
       const int i = __builtin_ctzll(near);
