@@ -12,6 +12,7 @@ SHOWN = {  # for the page of embeddings: baselines centred per side, which is be
     "sign bits, centred": "sign bits, centred",
     "random rotation, centred": "random rotation, centred",
     "ITQ, centred": "ITQ, centred",
+    "ITQ, refined, centred": "ITQ, refined, centred",
     "PQ, centred": "PQ, centred",
     "OPQ + PQ, centred": "OPQ + PQ, centred",
     "RaBitQ after PCA, centred": "RaBitQ after PCA, centred",
