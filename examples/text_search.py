@@ -29,7 +29,7 @@ from minilm import MiniLM, find_weights
 from rich.console import Console
 from rich.table import Table
 
-from kdiffhash import BaseHasher, DiffHash, HammingIndex, pack
+from kdiffhash import BaseHasher, HammingIndex, LDAHash, pack
 from kdiffhash.engines.sqlite import SQLiteStore
 
 N_BITS = 128
@@ -69,7 +69,7 @@ def to_unit(stored: np.ndarray) -> np.ndarray:
 def learn(packages: Packages) -> Hashers:
     """Learn from the pairs (short description, long description) of the training packages."""
     rows = packages.training
-    hasher = DiffHash(N_BITS, random_state=0)
+    hasher = LDAHash(N_BITS, ridge=0.3, refine=100, nested=False, random_state=0)
     hasher.fit_pairs(
         packages.queries(rows), Y=packages.documents(rows), groups=packages.sources[rows]
     )
