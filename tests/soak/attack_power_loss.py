@@ -230,8 +230,8 @@ def scenes(rng: np.random.Generator, tries: int, folder: Path, tally: Tally) -> 
     from kdiffhash.datasets import fetch_scene, load_scene
     from kdiffhash.datasets.scene import write_scene
 
-    files = scene_files(folder / "scene")
-    del files["patches0000.bmp"]
+    scene_files(folder / "scene")
+    (folder / "scene" / "patches0000.bmp").unlink()
     archive = Path(shutil.make_archive(str(folder / "scene"), "zip", folder / "scene"))
     patches = np.random.default_rng(0).integers(0, 256, (40, 64, 64)).astype(np.uint8)
     points, photos = np.arange(40) // 4, np.arange(40) % 4 + 1

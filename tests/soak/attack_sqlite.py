@@ -215,13 +215,14 @@ def check_store(case: tuple[Path, int]) -> bool:
     codes = rng.integers(0, 256, (20, WIDTH), dtype=np.uint8)
     with SQLiteStore(path, method=method) as store:
         rows = plain_rows(path)
-        if any(type(code) is not bytes or len(code) != WIDTH for code in rows.values()):
-            rows = {}
+        if any(type(code) is not bytes or len(code) != WIDTH for _, code in rows):
+            rows = []
         found = store.search(codes, 10)
         if rows:
-            ids = np.array(sorted(rows))
-            stored = np.array([np.frombuffer(rows[i], np.uint8) for i in ids.tolist()])
-            expected = HammingIndex(stored, ids).search(codes, 10)
+            ids = np.array([number for number, _ in rows])
+            stored = np.array([np.frombuffer(code, np.uint8) for _, code in rows])
+            distances, positions = HammingIndex(stored).search(codes, 10)
+            expected = distances, ids[positions]
             if not all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True)):
                 return False
         store.search(codes, 5, rerank_vectors=np.ones((20, 4)), rerank_column="v")
@@ -234,13 +235,14 @@ def check_store(case: tuple[Path, int]) -> bool:
     return True
 
 
-def plain_rows(path: Path) -> dict[int, Any]:
-    """Rows as SQLite reads them; none if it cannot."""
+def plain_rows(path: Path) -> list[tuple[int, Any]]:
+    """Rows as SQLite reads them, by id, which damage can make equal; none if it cannot."""
     try:
         with closing(sqlite3.connect(path)) as connection:
-            return dict(connection.execute("SELECT id, code FROM codes"))
+            rows = connection.execute("SELECT id, code FROM codes").fetchall()
     except (sqlite3.Error, ValueError):
-        return {}
+        return []
+    return sorted(rows, key=lambda row: row[0])
 
 
 @attack("SQLite stores: damaged values and bytes", 8000, pieces=4)
