@@ -84,8 +84,9 @@ class Refinement:
         the whole code. None: only the whole code is in the loss.
     validation_fraction : float
         Fraction of the objects that is held out as the validation set. The result is the hash with
-        the lowest error on it, possibly the initial one. With fewer than two held-out objects there
-        is no validation set, and the result is the hash after the last step.
+        the lowest error on it, possibly the initial one, except with ``goal="ranking"``, where the
+        initial one has been fitted to these objects too closely. With fewer than two held-out
+        objects there is no validation set, and the result is the hash after the last step.
     patience : int
         Early stopping: the number of consecutive evaluations without improvement after which
         refinement stops. There is one evaluation every 50 steps.
@@ -263,7 +264,7 @@ def refine(
             start = _rotated(start, rows, training, prefixes, rng, n_jobs)
         optimizer = _Optimizer(start, rows, settings, rng, n_jobs)
         best, lowest_error = start, np.inf
-        if settings.goal != "ranking":  # else the start has been learned from these pairs too
+        if settings.goal != "ranking":  # else the start is fitted too closely to these objects
             lowest_error = optimizer.validation_error(validation, labels)
         n_without_improvement = 0
         for step in range(settings.steps):
