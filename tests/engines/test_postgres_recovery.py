@@ -197,6 +197,25 @@ def test_reading_continues_after_the_session_was_killed(own, dsn, table):
             assert read() == [0, 1, 2, 3, 4]
 
 
+def test_a_crashed_server_gives_no_number_of_a_transaction_to_another(own, dsn):
+    """Else the status of the other one would be taken for that of the interrupted one."""
+    if query(dsn, "SHOW server_version_num")[0][0] < "170000":
+        pytest.skip("before version 17, a number cannot be written to disk at once")
+    connection, numbers = postgres_connection.Connection(dsn, 60.0), []
+
+    def note_and_kill_the_server(cursor):
+        (number,) = cursor.execute("SELECT pg_current_xact_id()::text").fetchone()
+        numbers.append(int(number))
+        if len(numbers) <= 5:
+            kill_and_restart(own)
+            cursor.execute("SELECT 1")
+
+    connection.write(note_and_kill_the_server)
+    connection.close()
+    assert len(numbers) == 6
+    assert numbers == sorted(set(numbers))
+
+
 @pytest.mark.parametrize("victim", ["session", "server"])
 def test_import_continues_after_a_kill(own, dsn, table, victim, monkeypatch):
     monkeypatch.setattr(postgres, "_BATCH", 500)

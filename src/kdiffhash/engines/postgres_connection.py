@@ -90,10 +90,11 @@ class Connection:
             if transaction.writes:
                 query = "SELECT pg_current_xact_id()::text, pg_backend_pid()"
                 transaction.number, transaction.process = cursor.execute(query).fetchone()
-                # A server that crashes may give the number to another transaction, unless the
-                # number is on disk. Before version 17 there is no function for that.
+                # A server that crashes may give the number to another transaction, unless a record
+                # with it is on disk. Only messages outside of transactions are written at once, and
+                # these carry the number too. Before version 17 there is no function for that.
                 if self._connection.info.server_version >= 170_000:
-                    cursor.execute("SELECT pg_logical_emit_message(true, 'kdiffhash', '', true)")
+                    cursor.execute("SELECT pg_logical_emit_message(false, 'kdiffhash', '', true)")
             else:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             transaction.result = result = transaction.work(cursor)
