@@ -47,7 +47,7 @@ sanitized: $(VENV)/.dev
 sanitize: sanitized
 	PYTHONPATH=$(abspath $(SANITIZED)) PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/native -k 'not test_codes'
+	  $(BIN)/python -m pytest -q -n auto -p no:cacheprovider tests/native -k 'not test_codes'
 
 # Self-test of the loops without Python: on this CPU, and on an emulated one.
 SELFTEST = -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-psabi -Werror -DLEVEL=base \
